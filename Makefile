@@ -1,0 +1,28 @@
+# Every target does the set-up that is missing first; done once, that costs a fraction of a second.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check clean
+
+PYTHON := .venv/bin/python
+SCENARIO := scenarios/congestion.yaml
+
+help: ## show this
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: ## install what is missing: Debian packages, .venv, the kernel
+	@scripts/setup
+
+run: setup ## run a scenario: make run SCENARIO=scenarios/full_rate.yaml
+	$(PYTHON) -m testbed.run $(SCENARIO)
+
+check: setup ## formatting, lints, types, import contracts
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy testbed agents topologies
+	.venv/bin/lint-imports
+
+test: check ## check, then every test
+	$(PYTHON) -m pytest
+
+clean: ## remove what tools left behind; .venv, runs/ and the kernel stay
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	find testbed agents topologies tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,20 @@
+"""Everything stays in the PD cluster: the paper's homogeneous baseline (table 6)."""
+
+from agents.policies.view import Config, Decision, Request, State, View
+
+
+def start(config: Config) -> State:
+    """A threshold at the longest profiled prompt, so that nothing is above it; takes no parameters."""
+    if config.params:
+        raise ValueError(f"homogeneous takes no parameters, found {', '.join(sorted(config.params))}")
+    return State(config.system.pd.max_tokens, None, "everything stays in the PD cluster")
+
+
+def route(config: Config, state: State, view: View, request: Request) -> Decision:
+    """Always the PD cluster."""
+    return Decision("pd", state.threshold_tokens, state.reason)
+
+
+def update(config: Config, state: State, view: View) -> State:
+    """Nothing to learn."""
+    return state

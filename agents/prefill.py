@@ -1,0 +1,135 @@
+"""A prefill instance: one request at a time, its KV handed over layer by layer while it computes.
+
+Compute replays a profile: layer i of n is finished at i/n of T_prefill(tokens).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from pathlib import Path
+
+from agents import config, wire
+from agents.journal import Journal
+from agents.profiles import MODELS, PROFILES
+from agents.transport.sender import Sender, Signals, Transfer, TransferError
+
+
+class Prefill:
+    """The instance and its queue."""
+
+    def __init__(self, settings: config.Config) -> None:
+        self._settings = settings
+        self._journal = Journal(Path(settings.journal))
+        self._profile = PROFILES[settings.me.profile]
+        self._model = MODELS[settings.model]
+        self._decodes = {peer.name: peer for peer in settings.having("decode")}
+        self._queue: asyncio.Queue[tuple[int, wire.Message]] = asyncio.Queue()
+        self._router: wire.Channel | None = None
+        self._last: Signals | None = None
+        self._notes: set[asyncio.Task[None]] = set()
+        transport = settings.transport
+        self._sender = Sender(
+            connections=transport.connections,
+            chunk_bytes=transport.chunk_bytes,
+            verified=transport.payload == "verified",
+            congestion_control=transport.congestion_control,
+        )
+
+    async def run(self) -> None:
+        """Serve until killed."""
+        await wire.serve(self._settings.me.address, config.CONTROL_PORT, self._connected, self._take)
+        config.say_ready()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._compute())
+            tasks.create_task(self._report())
+
+    def _connected(self, channel: wire.Channel) -> None:
+        self._router = channel
+
+    def _take(self, message: wire.Message) -> None:
+        assert message["op"] == "prefill"
+        self._queue.put_nowait((time.monotonic_ns(), message))
+
+    def _tell(self, op: str, **fields: object) -> None:
+        assert self._router is not None
+        self._router.send(op, **fields)
+
+    async def _compute(self) -> None:
+        while True:
+            queued_ns, message = await self._queue.get()
+            await self._prefill(queued_ns, message["id"], message["tokens"], message["decode"])
+
+    async def _prefill(self, queued_ns: int, request: int, tokens: int, decode: str) -> None:
+        """Compute one request; its KV may still be on its way when this returns."""
+        peer = self._decodes[decode]
+        sizes = [
+            self._model.layer_bytes(layer, tokens, self._settings.scale)
+            for layer in range(len(self._model.layers))
+        ]
+        start_ns = time.monotonic_ns()
+        try:
+            await self._sender.connect(decode, (peer.address, config.KV_PORT))
+        except OSError as error:
+            self._tell("failed", id=request, cause=f"cannot reach {decode}: {error}")
+            self._tell("prefilled", id=request)
+            return
+        transfer = self._sender.begin(request, decode, sizes)
+        took_ns = round(self._profile.prefill_s(tokens) * 1e9)
+        for layer, size in enumerate(sizes):
+            due_ns = start_ns + took_ns * (layer + 1) // len(sizes)
+            await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
+            self._sender.push(transfer, layer, size)
+        end_ns = time.monotonic_ns()
+        self._journal.note(
+            "prefill",
+            queued_ns,
+            id=request,
+            t_start_ns=start_ns,
+            t_end_ns=end_ns,
+            tokens=tokens,
+            kv_bytes=transfer.size_bytes,
+        )
+        self._tell("prefilled", id=request)
+        note = asyncio.create_task(self._settle(transfer))
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
+
+    async def _settle(self, transfer: Transfer) -> None:
+        """Note how the transfer ended; tell the router when it failed."""
+        cause = None
+        try:
+            await transfer.over
+        except TransferError as error:
+            cause = str(error)
+            self._tell("failed", id=transfer.id, cause=cause)
+        wan = self._settings.me.cluster != self._decodes[transfer.peer].cluster
+        self._journal.note(
+            "transfer",
+            transfer.started_ns,
+            id=transfer.id,
+            peer=transfer.peer,
+            wan=wan,
+            size_bytes=transfer.size_bytes,
+            chunks=transfer.chunks,
+            t_end_ns=time.monotonic_ns(),
+            state="failed" if cause else "completed",
+            cause=cause,
+        )
+
+    async def _report(self) -> None:
+        """Tell the router what the connections say, every control interval in which something moved."""
+        interval_ns = self._settings.scheduling.interval_ns
+        while True:
+            await asyncio.sleep(interval_ns / 1e9)
+            if self._settings.me.cluster != "prfaas":
+                continue
+            signals = self._sender.signals()
+            if self._router is not None and signals != self._last:
+                self._tell("signals", **dataclasses.asdict(signals))
+            self._last = signals
+
+
+if __name__ == "__main__":
+    asyncio.run(Prefill(config.from_arguments()).run())

@@ -1,0 +1,154 @@
+"""The router: an OpenAI-style front over FastAPI; places each request by the policy under test.
+
+POST /v1/completions   streaming or not; `prompt` is a string or a list of token ids; for replay
+                       `prompt_tokens` gives the length instead of the tokens themselves
+GET  /metrics          Prometheus
+GET  /health
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, Field
+
+from agents import config
+from agents.dispatch import Dispatcher, Flight
+from agents.profiles import PROFILES
+
+
+class Completion(BaseModel):
+    """The part of OpenAI's completion request that this router reads."""
+
+    model: str = ""
+    prompt: str | list[int] = ""
+    max_tokens: int = Field(default=16, ge=1, le=131_072)
+    stream: bool = False
+    prompt_tokens: int | None = Field(default=None, ge=1)
+    request_id: int | None = Field(default=None, ge=0)
+    """Testbed extensions: the prompt's length without its tokens, and the id to record it under."""
+
+    def length_tokens(self) -> int:
+        """Input tokens: as stated, or counted (a word of a string prompt counts as one)."""
+        if self.prompt_tokens is not None:
+            return self.prompt_tokens
+        words = self.prompt.split() if isinstance(self.prompt, str) else self.prompt
+        return max(1, len(words))
+
+
+def build(settings: config.Config) -> FastAPI:
+    """The application; its agents must be listening when it starts."""
+    dispatcher = Dispatcher(settings)
+    longest = min(PROFILES[peer.profile].max_tokens for peer in settings.having("prefill"))
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        tasks = await dispatcher.start()
+        config.say_ready()
+        yield
+        for task in tasks:
+            task.cancel()
+
+    app = FastAPI(title="Prefill-as-a-Service router", lifespan=lifespan)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return _error(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(dispatcher.metrics.exposition(), media_type="text/plain; version=0.0.4")
+
+    @app.post("/v1/completions")
+    async def completions(body: Completion) -> Response:
+        tokens = body.length_tokens()
+        if tokens > longest:
+            return _error(400, f"{tokens} input tokens; this system serves at most {longest}")
+        if body.request_id is not None and dispatcher.knows(body.request_id):
+            return _error(409, f"request_id {body.request_id} has been used")
+        flight = dispatcher.submit(body.request_id, tokens, body.max_tokens)
+        first = await flight.next()
+        if flight.cause is not None:
+            return _error(503, flight.cause)
+        if body.stream:
+            return StreamingResponse(
+                _events(flight, first, settings.model), media_type="text/event-stream"
+            )
+        done = first
+        while done < flight.output_tokens and flight.cause is None:
+            done = await flight.next()
+        if flight.cause is not None:
+            return _error(503, flight.cause)
+        return Response(
+            msgspec.json.encode(_chunk(flight, settings.model, done, done)), media_type="application/json"
+        )
+
+    return app
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    kind = "invalid_request_error" if status < 500 else "service_unavailable"  # noqa: PLR2004
+    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
+
+
+def _chunk(flight: Flight, model: str, new: int, total: int) -> dict[str, object]:
+    last = total == flight.output_tokens
+    return {
+        "id": f"cmpl-{flight.id}",
+        "object": "text_completion",
+        "model": model,
+        "choices": [{"index": 0, "text": " token" * new, "finish_reason": "length" if last else None}],
+        "usage": {
+            "prompt_tokens": flight.input_tokens,
+            "completion_tokens": total,
+            "total_tokens": flight.input_tokens + total,
+        },
+    }
+
+
+async def _events(flight: Flight, first: int, model: str) -> AsyncIterator[bytes]:
+    """Server-sent events: whatever has been generated since the last one, then [DONE]."""
+    told, total = 0, first
+    while True:
+        yield b"data: " + msgspec.json.encode(_chunk(flight, model, total - told, total)) + b"\n\n"
+        told = total
+        if told == flight.output_tokens:
+            break
+        total = await flight.next()
+        if flight.cause is not None:
+            error = {"error": {"message": flight.cause, "type": "service_unavailable"}}
+            yield b"data: " + msgspec.json.encode(error) + b"\n\n"
+            break
+    yield b"data: [DONE]\n\n"
+
+
+async def _main() -> None:
+    settings = config.from_arguments()
+    server = uvicorn.Server(
+        uvicorn.Config(
+            build(settings),
+            host=settings.me.address,
+            port=config.HTTP_PORT,
+            log_level="warning",
+            access_log=False,
+            lifespan="on",
+            timeout_keep_alive=3600,
+        )
+    )
+    await server.serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

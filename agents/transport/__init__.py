@@ -1,0 +1,1 @@
+"""KV transport: frames over several TCP connections, few large system calls, nothing copied twice."""

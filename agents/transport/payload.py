@@ -1,0 +1,41 @@
+"""What the KV bytes are made of.
+
+`synthetic`: pages of a memfd that go out by sendfile and are dropped by the receiving kernel; for volume.
+`verified`: bytes that differ from chunk to chunk and are checked at the far end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from functools import lru_cache
+
+PAGES_BYTES = 64 << 20
+_STAMP = struct.Struct(">QII")
+
+
+@lru_cache(maxsize=1)
+def synthetic_pages() -> int:
+    """A memfd of PAGES_BYTES to send from."""
+    pages = os.memfd_create("kv")
+    os.ftruncate(pages, PAGES_BYTES)
+    return pages
+
+
+@lru_cache(maxsize=1)
+def _noise() -> memoryview:
+    return memoryview(random.Random(0).randbytes(PAGES_BYTES))  # noqa: S311 - payload, not a secret
+
+
+def verified_bytes(transfer: int, layer: int, chunk: int, size_bytes: int) -> list[memoryview]:
+    """The content of one chunk in up to three pieces: a stamp of its own, then noise from a place of its own.
+
+    Chunks of at most PAGES_BYTES; shorter than the stamp, they are a part of it.
+    """
+    noise = _noise()
+    stamp = memoryview(_STAMP.pack(transfer, layer, chunk))[:size_bytes]
+    rest = size_bytes - len(stamp)
+    start = (transfer * 2_654_435_761 + layer * 40_503 + chunk * 97) * 64 % PAGES_BYTES
+    first = noise[start : start + rest]
+    return [piece for piece in (stamp, first, noise[: rest - len(first)]) if len(piece)]

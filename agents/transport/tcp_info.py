@@ -1,0 +1,31 @@
+"""TCP_INFO of one socket: what the kernel knows of a connection. Layout: include/uapi/linux/tcp.h."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+
+_SIZE_BYTES = 232
+_UNSET_MIN_RTT = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TcpInfo:
+    """The fields the scheduler's signals need; the counters run since the connection began."""
+
+    rtt_s: float
+    min_rtt_s: float
+    bytes_acked: int
+    bytes_retrans: int
+
+
+def read(connection: socket.socket) -> TcpInfo:
+    """One getsockopt call."""
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE_BYTES)
+    (rtt_us,) = struct.unpack_from("=I", raw, 68)
+    (bytes_acked,) = struct.unpack_from("=Q", raw, 120)
+    (min_rtt_us,) = struct.unpack_from("=I", raw, 148)
+    (bytes_retrans,) = struct.unpack_from("=Q", raw, 208)
+    known = min_rtt_us not in (0, _UNSET_MIN_RTT)
+    return TcpInfo(rtt_us / 1e6, min_rtt_us / 1e6 if known else 0.0, bytes_acked, bytes_retrans)

@@ -1,0 +1,242 @@
+"""The lines of the journal as types, and the reader that turns files into them.
+
+`journal.py` says in words what every line means; this is the same in a form that is checked: a line
+with an unknown kind, a missing field or a value of the wrong type is malformed. Further fields are
+welcome and ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", gc=False):
+    """What every line has: when, on CLOCK_MONOTONIC of the run's kernel."""
+
+    t_ns: int
+
+
+class Start(Line, frozen=True, kw_only=True, tag="start"):
+    """The moment t0."""
+
+
+class Event(Line, frozen=True, kw_only=True, tag="event"):
+    """An event of the timeline took place."""
+
+    name: str
+    detail: str = ""
+
+
+class LinkSet(Line, frozen=True, kw_only=True, tag="link_set"):
+    """The state of a direction as read back from the kernel after a change."""
+
+    direction: str
+    rate_bps: int
+    buffer_bytes: int
+    delay_ns: int
+    jitter_ns: int
+    loss_ratio: float
+    partitioned: bool
+    limit_packets: int | None = None
+    """The delay stage's limit; a queue that reaches it means drops that nobody asked for."""
+
+
+class Calibration(Line, frozen=True, kw_only=True, tag="calibration"):
+    """What the link was asked to give, and what it gave."""
+
+    direction: str
+    wanted_bps: float
+    goodput_bps: float
+    wanted_rtt_ns: int
+    rtt_ns: int
+
+
+class Trust(Line, frozen=True, kw_only=True, tag="trust"):
+    """A reason not to trust the run."""
+
+    what: str
+
+
+class End(Line, frozen=True, kw_only=True, tag="end"):
+    """The run ended by itself."""
+
+    reason: str
+
+
+class LinkSample(Line, frozen=True, kw_only=True, tag="link"):
+    """Counters of one direction of the WAN."""
+
+    direction: str
+    rate_bps: int
+    delay_ns: int
+    jitter_ns: int
+    loss_ratio: float
+    tx_bytes: int
+    drops: int
+    backlog_bytes: int
+    lost_packets: int
+    flight_packets: int
+
+
+class TcpSample(Line, frozen=True, kw_only=True, tag="tcp"):
+    """TCP_INFO of one socket."""
+
+    host: str
+    local: str
+    remote: str
+    use: str
+    cwnd_packets: int
+    rtt_ns: int
+    bytes_acked: int
+    bytes_retrans: int
+    delivery_bps: float
+    notsent_bytes: int
+    congestion_control: str
+
+
+class Burst(Line, frozen=True, kw_only=True, tag="burst"):
+    """A burst of another tenant; `t_ns` is its start."""
+
+    source: str
+    sink: str
+    flows: int
+    size_bytes: int
+    t_end_ns: int | None
+
+
+class Bulk(Line, frozen=True, kw_only=True, tag="bulk"):
+    """A transfer without a request; `t_ns` is its start."""
+
+    source: str
+    sink: str
+    flows: int
+    size_bytes: int
+    t_end_ns: int | None
+
+
+class Request(Line, frozen=True, kw_only=True, tag="request"):
+    """How a request ended, as its client saw it; `t_ns` is when it was sent."""
+
+    id: int
+    state: str
+    t_first_ns: int | None = None
+    t_last_ns: int | None = None
+    t_end_ns: int | None = None
+    tokens: int | None = None
+    cause: str | None = None
+
+
+class Decision(Line, frozen=True, kw_only=True, tag="decision"):
+    """Where the policy sent a request; null agents: it was refused."""
+
+    id: int
+    route: str | None
+    prefill: str | None
+    decode: str | None
+    uncached_tokens: int | None
+    threshold_tokens: int | None
+    reason: str
+
+
+class Control(Line, frozen=True, kw_only=True, tag="control"):
+    """One control interval of the policy."""
+
+    threshold_tokens: int
+    previous_tokens: int
+    reason: str
+    capacity_bps: float | None = None
+    goodput_bps: float | None = None
+    backlog_bytes: int | None = None
+    retrans_ratio: float | None = None
+    queue_prfaas: int | None = None
+    queue_pd: int | None = None
+    queue_decode: int | None = None
+
+
+class Prefill(Line, frozen=True, kw_only=True, tag="prefill"):
+    """A prefill; `t_ns` is when it was queued."""
+
+    id: int
+    t_start_ns: int | None
+    t_end_ns: int | None
+    tokens: int
+    kv_bytes: int
+
+
+class Transfer(Line, frozen=True, kw_only=True, tag="transfer"):
+    """KV on its way; `t_ns` is the first byte handed to TCP."""
+
+    id: int
+    peer: str
+    wan: bool
+    size_bytes: int
+    chunks: int
+    t_end_ns: int | None
+    state: str
+    cause: str | None = None
+
+
+class Kv(Line, frozen=True, kw_only=True, tag="kv"):
+    """The KV of a request is complete and checked at the decode instance."""
+
+    id: int
+    size_bytes: int
+    chunks: int
+    checksum_errors: int
+
+
+class Decode(Line, frozen=True, kw_only=True, tag="decode"):
+    """A request in the decode batch; `t_ns` is when it joined."""
+
+    id: int
+    t_first_ns: int | None
+    t_last_ns: int | None
+    tokens: int
+
+
+AnyLine = (
+    Start | Event | LinkSet | Calibration | Trust | End | LinkSample | TcpSample | Burst | Bulk
+    | Request | Decision | Control | Prefill | Transfer | Kv | Decode
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A line and who wrote it: the stem of its file, which is the agent's name."""
+
+    writer: str
+    line: Line
+
+
+@dataclass(frozen=True)
+class JournalContent:
+    """All lines of a run in order of time (file name breaks ties), and what could not be read."""
+
+    lines: tuple[Noted, ...]
+    problems: tuple[str, ...]
+
+
+def read(directory: Path) -> JournalContent:
+    """All of `directory`/*.jsonl; an absent directory is an empty journal.
+
+    A last line without its newline is where a killed writer stopped: dropped without a word. Any other
+    line that cannot be read is a problem, one per file, with the first such line's number.
+    """
+    lines: list[Noted] = []
+    problems: list[str] = []
+    decoder = msgspec.json.Decoder(AnyLine)
+    for path in sorted(directory.glob("*.jsonl")):
+        whole_lines = path.read_bytes().split(b"\n")[:-1]
+        malformed: list[str] = []
+        for number, text in enumerate(whole_lines, start=1):
+            try:
+                lines.append(Noted(path.stem, decoder.decode(text)))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                malformed.append(f"line {number}: {error}")
+        if malformed:
+            problems.append(f"journal/{path.name}: {len(malformed)} malformed line(s), first {malformed[0]}")
+    lines.sort(key=lambda noted: noted.line.t_ns)
+    return JournalContent(tuple(lines), tuple(problems))

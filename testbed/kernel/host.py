@@ -1,0 +1,134 @@
+"""The kernel that is already there: in real time, as root, with what it happens to offer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from testbed.errors import KernelError, Problem
+from testbed.kernel import Clock, Needs
+from testbed.kernel.image import PROJECT
+from testbed.kernel.supervise import OutlivedError, supervise
+from testbed.rundir import RunDir
+
+WHERE = "--kernel host"
+PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "crun": "crun", "ethtool": "ethtool"}
+"""Programs a run calls, and the Debian packages they come in."""
+QDISCS = {"netem": "delay 1ms", "htb": "default 1", "tbf": "rate 1gbit burst 64kb limit 1mb"}
+"""Queueing disciplines a run sets, with the arguments of a try."""
+GRACE_S = 10.0
+"""How long `inside` may take to put its network and its containers away."""
+USE_UML = "use --kernel uml, which brings a kernel of its own"
+
+
+class Host:
+    """Runs the payload (Python arguments, the run directory is added) on the present kernel."""
+
+    name = "host"
+
+    def __init__(self, *, payload: Sequence[str] = ("-m", "testbed.inside")) -> None:
+        self._payload = tuple(payload)
+
+    def probe(self, clock: Clock) -> list[Problem]:
+        """Everything this machine lacks; root tries qdiscs out in a network namespace of their own."""
+        problems = []
+        if clock == "virtual":
+            problems.append(
+                Problem(
+                    WHERE, "this kernel has no virtual clock", next_step=f"use --clock real, or {USE_UML}"
+                )
+            )
+        missing = [program for program in PROGRAMS if shutil.which(program) is None]
+        problems += [
+            Problem(
+                WHERE,
+                f"the program {program} is missing",
+                next_step=f"apt-get install {PROGRAMS[program]} (make setup does)",
+            )
+            for program in missing
+        ]
+        if not _has_cgroups():
+            problems.append(
+                Problem(WHERE, "no cgroups with the controllers cpu and memory", next_step=USE_UML)
+            )
+        if os.geteuid() != 0:
+            return [*problems, Problem(WHERE, "you are not root", next_step=f"use sudo, or {USE_UML}")]
+        if not missing:
+            problems += _missing_qdiscs()
+        return problems
+
+    def execute(self, run_dir: Path, needs: Needs, on_line: Callable[[str], None]) -> None:
+        """Run the payload until it ends; `console.log` keeps its output.
+
+        Raises KernelError when it is killed or takes too long.
+        """
+        environment = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "PYTHONPATH": str(PROJECT),
+            "PYTHONHASHSEED": "0",
+        }
+        try:
+            status = supervise(
+                [sys.executable, *self._payload, str(run_dir.resolve())],
+                cwd=PROJECT,
+                env=environment,
+                log=RunDir(run_dir).console,
+                wall_limit_s=needs.wall_limit_s,
+                grace_s=GRACE_S,
+                on_line=on_line,
+            )
+        except OutlivedError:
+            raise KernelError(
+                Problem(
+                    WHERE,
+                    f"the run took more than {needs.wall_limit_s:g} s and was ended",
+                    next_step=f"see {RunDir(run_dir).console}",
+                )
+            ) from None
+        if status < 0:
+            raise KernelError(
+                Problem(
+                    WHERE,
+                    f"the run was ended by {signal.Signals(-status).name}",
+                    next_step=f"see {RunDir(run_dir).console}",
+                )
+            )
+
+
+def _missing_qdiscs() -> list[Problem]:
+    """One problem for each queueing discipline that cannot be set on a device of a fresh namespace."""
+    problems = []
+    for name, arguments in QDISCS.items():
+        script = (
+            f"ip link add probe type veth peer name probed; tc qdisc add dev probe root {name} {arguments}"
+        )
+        tried = subprocess.run(
+            ["unshare", "--net", "sh", "-ec", script], capture_output=True, text=True, check=False
+        )
+        if tried.returncode:
+            said = " ".join(tried.stderr.split()) or f"status {tried.returncode}"
+            problems.append(
+                Problem(
+                    WHERE,
+                    f"sch_{name} cannot be used: {said}",
+                    next_step=f"modprobe sch_{name} (package linux-modules-extra on Ubuntu), or {USE_UML}",
+                )
+            )
+    return problems
+
+
+def _has_cgroups() -> bool:
+    """Version 2 with both controllers, or version 1 with both mounted."""
+    root = Path("/sys/fs/cgroup")
+    unified = root / "cgroup.controllers"
+    if unified.is_file():
+        return {"cpu", "memory"} <= set(unified.read_text(encoding="ascii").split())
+    return (root / "cpu").is_dir() and (root / "memory").is_dir()

@@ -1,0 +1,196 @@
+"""The vocabulary of expectations: every metric a scenario may name, and what it means.
+
+Names and metadata only. `scenario.model` checks names, kinds and units against this dict; `expect`
+computes the values from the tables of `record`. A metric is computed like this:
+
+1. take the rows of `table` for which every pair of `where` holds;
+2. keep those whose `time` column lies in the expectation's window [from, to);
+3. apply `statistic` to `column`, leaving out nulls.
+
+The statistics:
+
+    signal           the series (time, column) itself, for reaction, recovery and stability
+    mean min max     of the column
+    p50 p90 p99      percentiles of the column, linearly interpolated
+    sum              of the column (0 when there is no row)
+    count            rows for which every pair of `counted` holds; `column` is not read
+    share            count divided by all rows of step 2; `column` is not read
+    steady_goodput   see `bulk.steady_goodput_bps`
+
+A statistic other than `sum` and `count` without any row has no value, and an expectation on it fails
+as "not measured".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["s", "bps", "bytes", "tokens", "packets", "requests", "transfers", "chunks", "ratio"]
+Kind = Literal["bound", "reaction", "recovery", "stability"]
+Table = Literal["requests", "decisions", "transfers", "links"]
+Statistic = Literal[
+    "signal", "mean", "min", "max", "p50", "p90", "p99", "sum", "count", "share", "steady_goodput"
+]
+Match = tuple[tuple[str, str | bool], ...]
+
+BOUND: tuple[Kind, ...] = ("bound",)
+SIGNAL: tuple[Kind, ...] = ("reaction", "recovery", "stability")
+TIME_COLUMN: dict[Table, str] = {
+    "requests": "arrival_s",
+    "decisions": "t_s",
+    "transfers": "start_s",
+    "links": "t_s",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How one metric follows from the record."""
+
+    table: Table
+    column: str
+    statistic: Statistic
+    unit: Unit
+    meaning: str
+    where: Match = ()
+    counted: Match = ()
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of expectation this metric may stand in."""
+        return SIGNAL if self.statistic == "signal" else BOUND
+
+    @property
+    def time(self) -> str:
+        """The column that the window selects by: arrival of requests, start of transfers, sample time."""
+        return TIME_COLUMN[self.table]
+
+
+def _times() -> dict[str, Metric]:
+    """Statistics of the durations a request goes through; requests without a value are left out."""
+    meanings = {
+        "ttft_s": "time from sent to first token, at the client",
+        "itl_s": "mean time between two tokens of a request",
+        "e2e_s": "time from sent to last token, at the client",
+        "queue_s": "wait at the prefill instance",
+        "prefill_s": "prefill computation",
+        "kv_transfer_s": "KV transfer not hidden behind prefill",
+    }
+    statistics: tuple[Statistic, ...] = ("mean", "p50", "p90", "p99", "max")
+    return {
+        f"{column}.{statistic}": Metric("requests", column, statistic, "s", f"{meaning}, {statistic}")
+        for column, meaning in meanings.items()
+        for statistic in statistics
+    }
+
+
+def _requests() -> dict[str, Metric]:
+    """How requests ended, and where they were prefilled."""
+    states = {
+        "completed": "requests answered in full",
+        "failed": "requests that ended with a cause",
+        "refused": "requests turned away",
+        "unfinished": "requests without a terminal state",
+    }
+    metrics: dict[str, Metric] = {}
+    for state, meaning in states.items():
+        counted: Match = (("state", state),)
+        metrics[f"requests.{state}"] = Metric(
+            "requests", "state", "count", "requests", meaning, counted=counted
+        )
+        metrics[f"requests.{state}_ratio"] = Metric(
+            "requests", "state", "share", "ratio", f"{meaning}, share of all", counted=counted
+        )
+    offloaded: Match = (("route", "prfaas"),)
+    metrics["offloaded_share"] = Metric(
+        "requests", "route", "share", "ratio", "requests prefilled in DC A, share of all", counted=offloaded
+    )
+    metrics["offloaded.input_tokens.mean"] = Metric(
+        "requests", "input_tokens", "mean", "tokens", "mean input of offloaded requests", where=offloaded
+    )
+    metrics["offloaded.kv_bytes.sum"] = Metric(
+        "requests", "kv_bytes", "sum", "bytes", "KV sent over the WAN", where=offloaded
+    )
+    return metrics
+
+
+def _control() -> dict[str, Metric]:
+    """What the scheduler saw and decided, once per control interval."""
+    columns: dict[str, tuple[Unit, str]] = {
+        "threshold_tokens": ("tokens", "length above which a request is offloaded"),
+        "goodput_bps": ("bps", "goodput of KV over the WAN, as the policy saw it"),
+        "capacity_bps": ("bps", "what the policy believes the link gives"),
+        "retrans_ratio": ("ratio", "retransmitted share of the bytes sent, as the policy saw it"),
+        "queue_prfaas": ("requests", "requests waiting at prefill instances of DC A"),
+        "queue_pd": ("requests", "requests waiting at prefill instances of DC B"),
+        "queue_decode": ("requests", "requests waiting for or held by decode instances"),
+    }
+    where: Match = (("kind", "control"),)
+    metrics: dict[str, Metric] = {}
+    for column, (unit, meaning) in columns.items():
+        metrics[column] = Metric("decisions", column, "signal", unit, meaning, where)
+        for statistic in ("mean", "min", "max"):
+            metrics[f"{column}.{statistic}"] = Metric(
+                "decisions", column, statistic, unit, f"{meaning}, {statistic}", where
+            )
+    return metrics
+
+
+def _link() -> dict[str, Metric]:
+    """What the kernel's counters say about each direction of the WAN."""
+    metrics: dict[str, Metric] = {}
+    for direction in ("a_to_b", "b_to_a"):
+        where: Match = (("direction", direction),)
+        prefix = f"link.{direction}"
+        gauges: dict[str, tuple[Unit, str]] = {
+            "throughput_bps": ("bps", f"bits on the wire {direction}, headers and other tenants included"),
+            "backlog_bytes": ("bytes", f"queue in front of the link {direction}"),
+        }
+        for column, (unit, meaning) in gauges.items():
+            metrics[f"{prefix}.{column}"] = Metric("links", column, "signal", unit, meaning, where)
+            for statistic in ("mean", "min", "max"):
+                metrics[f"{prefix}.{column}.{statistic}"] = Metric(
+                    "links", column, statistic, unit, f"{meaning}, {statistic}", where
+                )
+        metrics[f"{prefix}.drops"] = Metric(
+            "links", "drops", "sum", "packets", f"packets dropped by the full buffer {direction}", where
+        )
+        metrics[f"{prefix}.lost_packets"] = Metric(
+            "links", "lost_packets", "sum", "packets", f"packets lost on the way {direction}", where
+        )
+    return metrics
+
+
+def _transfers() -> dict[str, Metric]:
+    """KV transfers of requests, and bulk transfers that measure the link itself."""
+    wan_kv: Match = (("use", "kv"), ("wan", True))
+    bulk: Match = (("use", "bulk"),)
+    return {
+        "transfers.checksum_errors": Metric(
+            "transfers", "checksum_errors", "sum", "chunks", "chunks refused for a wrong checksum"
+        ),
+        "transfers.failed": Metric(
+            "transfers", "state", "count", "transfers", "failed transfers", counted=(("state", "failed"),)
+        ),
+        "transfers.wan_goodput_bps.mean": Metric(
+            "transfers", "goodput_bps", "mean", "bps", "goodput per KV transfer over the WAN, mean", wan_kv
+        ),
+        "bulk.goodput_bps.min": Metric(
+            "transfers", "goodput_bps", "min", "bps", "goodput of the slowest bulk transfer", bulk
+        ),
+        # The tables hold no progress within a transfer, but bytes on the wire every sample. With W(t) the
+        # wire bytes of the transfer's direction since its start (linear between samples, the direction
+        # being the one with more bytes) and `size` its payload, headers are the factor
+        # size / W(end). With t_half the moment at which W reaches W(end) / 2:
+        #     steady = 8 * (size / 2) / (t_end - t_half),   the lowest over all bulk transfers.
+        # t_end is `end_s` less one way of delay, at which the last byte left the rate stage: take the
+        # moment at which W reaches W(end). Needs an idle link and samples well below the transfer's length.
+        "bulk.steady_goodput_bps": Metric(
+            "transfers", "goodput_bps", "steady_goodput", "bps",
+            "payload rate over the second half of a bulk transfer's bytes, lowest of all", bulk,
+        ),
+    }  # fmt: skip
+
+
+METRICS: dict[str, Metric] = {**_requests(), **_times(), **_control(), **_link(), **_transfers()}

@@ -1,0 +1,189 @@
+"""The record: Parquet tables made from the journal. Checkers, reports and people read these.
+
+All `*_s` columns are virtual seconds since t0. A null means that it did not happen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+import polars as pl
+
+from testbed import journal_lines, record_rows
+from testbed.errors import Problem, RunError
+from testbed.plan import Plan
+from testbed.rundir import RunDir
+
+TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    "requests": {
+        "id": pl.Int64,
+        "arrival_s": pl.Float64,  # as planned
+        "sent_s": pl.Float64,
+        "input_tokens": pl.Int64,
+        "uncached_tokens": pl.Int64,
+        "output_tokens": pl.Int64,  # as asked
+        "tokens": pl.Int64,  # as received
+        "route": pl.String,  # prfaas | pd
+        "prefill": pl.String,
+        "decode": pl.String,
+        "threshold_tokens": pl.Int64,
+        "prefill_start_s": pl.Float64,
+        "prefill_end_s": pl.Float64,
+        "kv_done_s": pl.Float64,
+        "decode_start_s": pl.Float64,
+        "first_token_s": pl.Float64,  # at the client
+        "last_token_s": pl.Float64,  # at the client
+        "end_s": pl.Float64,
+        "ttft_s": pl.Float64,  # first token at the client - sent
+        "itl_s": pl.Float64,  # (last - first token) / (tokens - 1), at the decode instance
+        "e2e_s": pl.Float64,
+        "queue_s": pl.Float64,  # queued at the prefill instance -> prefill starts
+        "prefill_s": pl.Float64,
+        "kv_transfer_s": pl.Float64,  # prefill ends -> KV complete at decode: what is not hidden
+        "kv_bytes": pl.Int64,
+        "state": pl.String,  # completed | failed | refused | unfinished (no terminal state: a defect)
+        "cause": pl.String,
+    },
+    "decisions": {
+        "t_s": pl.Float64,
+        "kind": pl.String,  # route | control
+        "id": pl.Int64,  # of the request, for route
+        "route": pl.String,
+        "threshold_tokens": pl.Int64,
+        "previous_tokens": pl.Int64,
+        "uncached_tokens": pl.Int64,
+        "reason": pl.String,
+        "capacity_bps": pl.Float64,  # what the policy believes the link gives; null: not binding
+        "goodput_bps": pl.Float64,
+        "backlog_bytes": pl.Int64,
+        "retrans_ratio": pl.Float64,
+        "queue_prfaas": pl.Int64,
+        "queue_pd": pl.Int64,
+        "queue_decode": pl.Int64,
+    },
+    "transfers": {
+        "id": pl.Int64,  # null: a bulk transfer
+        "source": pl.String,
+        "sink": pl.String,
+        "use": pl.String,  # kv | tenant | bulk
+        "wan": pl.Boolean,
+        "size_bytes": pl.Int64,
+        "chunks": pl.Int64,
+        "start_s": pl.Float64,
+        "end_s": pl.Float64,
+        "goodput_bps": pl.Float64,
+        "checksum_errors": pl.Int64,
+        "state": pl.String,  # completed | failed
+        "cause": pl.String,
+    },
+    "tcp": {
+        "t_s": pl.Float64,
+        "host": pl.String,
+        "local": pl.String,
+        "remote": pl.String,
+        "use": pl.String,
+        "cwnd_packets": pl.Int64,
+        "rtt_s": pl.Float64,
+        "bytes_acked": pl.Int64,
+        "bytes_retrans": pl.Int64,
+        "delivery_bps": pl.Float64,
+        "notsent_bytes": pl.Int64,
+        "congestion_control": pl.String,
+    },
+    "links": {
+        "t_s": pl.Float64,
+        "direction": pl.String,
+        "rate_bps": pl.Int64,
+        "delay_s": pl.Float64,
+        "jitter_s": pl.Float64,
+        "loss_ratio": pl.Float64,
+        "throughput_bps": pl.Float64,  # bytes that left the rate stage since the previous sample
+        "backlog_bytes": pl.Int64,
+        "drops": pl.Int64,  # at the buffer, since the previous sample
+        "lost_packets": pl.Int64,  # by the loss process, since the previous sample
+        "flight_packets": pl.Int64,
+    },
+    "events": {
+        "t_s": pl.Float64,
+        "kind": pl.String,  # event | link_set | calibration | trust | start | end
+        "name": pl.String,
+        "detail": pl.String,
+    },
+}
+
+SORT_KEYS: dict[str, list[str]] = {
+    "requests": ["id"],
+    "decisions": ["t_s", "kind", "id"],
+    "transfers": ["start_s", "use", "id", "source", "sink"],
+    "tcp": ["t_s", "host", "local", "remote"],
+    "links": ["t_s", "direction"],
+    "events": ["t_s", "kind", "name", "detail"],
+}
+
+
+def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
+    """Make the six tables from the journal, write them under `record/` and return them.
+
+    Total: a journal cut short, or absent, gives shorter, or empty, tables, and every planned request
+    without a terminal line is `unfinished`. Whatever is odd about the journal itself becomes an event
+    of kind `trust`. The same journal gives the same tables, row for row.
+    """
+    content = journal_lines.read(run.journal)
+    journal = record_rows.SortedJournal(content)
+    problems = [*content.problems, *record_rows.contradictions(journal, plan)]
+    tables = {
+        "requests": _table("requests", record_rows.requests(journal, plan)),
+        "decisions": _table("decisions", record_rows.decisions(journal)),
+        "transfers": _table("transfers", record_rows.transfers(journal)),
+        "tcp": _table("tcp", record_rows.tcp(journal)),
+        "links": _table("links", record_rows.links(journal)),
+        "events": _table("events", record_rows.events(journal, problems)),
+    }
+    run.record.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        table.write_parquet(run.record / f"{name}.parquet")
+    return tables
+
+
+def load(run: RunDir) -> dict[str, pl.DataFrame]:
+    """The tables of a run whose record was built; RunError when one is missing or has other columns."""
+    tables = {}
+    for name, schema in TABLES.items():
+        path = run.record / f"{name}.parquet"
+        next_step = f"python -m testbed.report {run.path} makes it from the journal"
+        if not path.is_file():
+            raise RunError(Problem(str(path), "missing", next_step=next_step))
+        tables[name] = pl.read_parquet(path)
+        if tables[name].schema != pl.Schema(schema):
+            raise RunError(Problem(str(path), "has other columns than this version", next_step=next_step))
+    return tables
+
+
+def digest(run: RunDir) -> str:
+    """sha256 over all that the record of `run` says; see `digest_tables`."""
+    return digest_tables(load(run))
+
+
+def digest_tables(tables: Mapping[str, pl.DataFrame]) -> str:
+    """sha256 over names, types and values of all tables, in order of name.
+
+    Values are hashed as JSON, column by column: how Parquet lays them out, and which version of which
+    library wrote the file, does not reach the result.
+    """
+    sha = hashlib.sha256()
+    for name in sorted(tables):
+        for column in tables[name].iter_columns():
+            sha.update(f"{name}.{column.name}:{column.dtype}\n".encode())
+            sha.update(msgspec.json.encode(column.to_list()))
+    return sha.hexdigest()
+
+
+def _table(name: str, rows: list[record_rows.Row]) -> pl.DataFrame:
+    schema = TABLES[name]
+    assert all(row.keys() <= schema.keys() for row in rows), f"{name}: a row has a column that is not its own"
+    columns = [
+        pl.Series(column, [row.get(column) for row in rows], dtype=dtype) for column, dtype in schema.items()
+    ]
+    return pl.DataFrame(columns).sort(SORT_KEYS[name], nulls_last=False, maintain_order=True)

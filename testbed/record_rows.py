@@ -1,0 +1,340 @@
+"""From the lines of a journal to the rows of the record's tables.
+
+A row is a dict from column to value; a column that is absent is null. Times become seconds since t0,
+cumulative counters become differences between samples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any, TypeVar
+
+import msgspec
+
+from testbed import journal_lines as lines
+from testbed.plan import Plan, Request
+
+Row = dict[str, Any]
+L = TypeVar("L", bound=lines.Line)
+
+NS_PER_S = 1_000_000_000
+BITS_PER_BYTE = 8
+
+
+class SortedJournal:
+    """Lines by type, in order of time, and the time scale of the run."""
+
+    def __init__(self, content: lines.JournalContent) -> None:
+        self._by_type: dict[type[lines.Line], list[lines.Noted]] = defaultdict(list)
+        for noted in content.lines:
+            self._by_type[type(noted.line)].append(noted)
+        starts = self.of(lines.Start)
+        # Without a start line nothing says where t0 is; the earliest line is the best that is left, and
+        # the judge reports the missing line.
+        first_ns = content.lines[0].line.t_ns if content.lines else 0
+        self.t0_ns = starts[0].t_ns if starts else first_ns
+
+    def of(self, kind: type[L]) -> list[L]:
+        """All lines of a type."""
+        return [line for _, line in self.noted(kind)]
+
+    def noted(self, kind: type[L]) -> list[tuple[str, L]]:
+        """All lines of a type with their writers."""
+        return [(noted.writer, noted.line) for noted in self._by_type[kind] if isinstance(noted.line, kind)]
+
+    def seconds(self, t_ns: int | None) -> float | None:
+        """Seconds since t0."""
+        return None if t_ns is None else (t_ns - self.t0_ns) / NS_PER_S
+
+
+def requests(journal: SortedJournal, plan: Plan) -> list[Row]:
+    """One row for every planned request, joined over client, router, prefill and decode.
+
+    A request that was tried again has several lines of a kind: the last is the one that counted.
+    """
+    clients = {line.id: line for line in journal.of(lines.Request)}
+    decisions = {line.id: line for line in journal.of(lines.Decision)}
+    prefills = {line.id: (writer, line) for writer, line in journal.noted(lines.Prefill)}
+    # KV with a wrong chunk is noted too, but it was refused and never complete.
+    kvs = {line.id: line for line in journal.of(lines.Kv) if line.checksum_errors == 0}
+    decodes = {line.id: (writer, line) for writer, line in journal.noted(lines.Decode)}
+    rows = []
+    for request in plan.requests:
+        row = _planned(request)
+        if request.id in decisions:
+            row |= _routed(decisions[request.id])
+        if request.id in clients:
+            row |= _seen_by_client(journal, clients[request.id])
+        if request.id in prefills:
+            row |= _prefilled(journal, *prefills[request.id])
+        if request.id in kvs:
+            kv = kvs[request.id]
+            prefill_end_ns = prefills[request.id][1].t_end_ns if request.id in prefills else None
+            row |= {
+                "kv_done_s": journal.seconds(kv.t_ns),
+                "kv_transfer_s": _between(prefill_end_ns, kv.t_ns),
+            }
+        if request.id in decodes:
+            row |= _decoded(journal, *decodes[request.id])
+        rows.append(row)
+    return rows
+
+
+def _planned(request: Request) -> Row:
+    return {
+        "id": request.id,
+        "arrival_s": request.t_ns / NS_PER_S,
+        "input_tokens": request.input_tokens,
+        "output_tokens": request.output_tokens,
+        "state": "unfinished",
+    }
+
+
+def _routed(decision: lines.Decision) -> Row:
+    return {
+        "route": decision.route,
+        "prefill": decision.prefill,
+        "decode": decision.decode,
+        "uncached_tokens": decision.uncached_tokens,
+        "threshold_tokens": decision.threshold_tokens,
+    }
+
+
+def _seen_by_client(journal: SortedJournal, client: lines.Request) -> Row:
+    return {
+        "sent_s": journal.seconds(client.t_ns),
+        "first_token_s": journal.seconds(client.t_first_ns),
+        "last_token_s": journal.seconds(client.t_last_ns),
+        "end_s": journal.seconds(client.t_end_ns),
+        "ttft_s": _between(client.t_ns, client.t_first_ns),
+        "e2e_s": _between(client.t_ns, client.t_end_ns),
+        "tokens": client.tokens,
+        "state": client.state,
+        "cause": client.cause,
+    }
+
+
+def _prefilled(journal: SortedJournal, agent: str, prefill: lines.Prefill) -> Row:
+    return {
+        "prefill": agent,
+        "prefill_start_s": journal.seconds(prefill.t_start_ns),
+        "prefill_end_s": journal.seconds(prefill.t_end_ns),
+        "queue_s": _between(prefill.t_ns, prefill.t_start_ns),
+        "prefill_s": _between(prefill.t_start_ns, prefill.t_end_ns),
+        "kv_bytes": prefill.kv_bytes,
+    }
+
+
+def _decoded(journal: SortedJournal, agent: str, decode: lines.Decode) -> Row:
+    whole_s = _between(decode.t_first_ns, decode.t_last_ns)
+    return {
+        "decode": agent,
+        "decode_start_s": journal.seconds(decode.t_ns),
+        "itl_s": None if whole_s is None or decode.tokens <= 1 else whole_s / (decode.tokens - 1),
+    }
+
+
+def decisions(journal: SortedJournal) -> list[Row]:
+    """Every routing of a request and every control interval of the policy."""
+    routes = [
+        {
+            "t_s": journal.seconds(line.t_ns),
+            "kind": "route",
+            "id": line.id,
+            "route": line.route,
+            "threshold_tokens": line.threshold_tokens,
+            "uncached_tokens": line.uncached_tokens,
+            "reason": line.reason,
+        }
+        for line in journal.of(lines.Decision)
+    ]
+    controls = [
+        {
+            "t_s": journal.seconds(line.t_ns),
+            "kind": "control",
+            "threshold_tokens": line.threshold_tokens,
+            "previous_tokens": line.previous_tokens,
+            "reason": line.reason,
+            "capacity_bps": line.capacity_bps,
+            "goodput_bps": line.goodput_bps,
+            "backlog_bytes": line.backlog_bytes,
+            "retrans_ratio": line.retrans_ratio,
+            "queue_prfaas": line.queue_prfaas,
+            "queue_pd": line.queue_pd,
+            "queue_decode": line.queue_decode,
+        }
+        for line in journal.of(lines.Control)
+    ]
+    return routes + controls
+
+
+def transfers(journal: SortedJournal) -> list[Row]:
+    """KV transfers, bursts of other tenants and bulk transfers."""
+    return _kv_transfers(journal) + _flows(journal)
+
+
+def _kv_transfers(journal: SortedJournal) -> list[Row]:
+    checksum_errors: dict[int, int] = defaultdict(int)
+    for kv in journal.of(lines.Kv):
+        checksum_errors[kv.id] += kv.checksum_errors
+    attempts = journal.noted(lines.Transfer)
+    # Decode counts errors per request; they stand with the attempt that completed it, its last.
+    last_attempt = {line.id: index for index, (_, line) in enumerate(attempts)}
+    return [
+        {
+            "id": line.id,
+            "source": writer,
+            "sink": line.peer,
+            "use": "kv",
+            "wan": line.wan,
+            "size_bytes": line.size_bytes,
+            "chunks": line.chunks,
+            "start_s": journal.seconds(line.t_ns),
+            "end_s": journal.seconds(line.t_end_ns),
+            "goodput_bps": _rate_bps(line.size_bytes, line.t_ns, line.t_end_ns)
+            if line.state == "completed"
+            else None,
+            "checksum_errors": checksum_errors.get(line.id) if last_attempt[line.id] == index else None,
+            "state": line.state,
+            "cause": line.cause,
+        }
+        for index, (writer, line) in enumerate(attempts)
+    ]
+
+
+def _flows(journal: SortedJournal) -> list[Row]:
+    flows: list[tuple[str, lines.Burst | lines.Bulk]] = [
+        *(("tenant", burst) for burst in journal.of(lines.Burst)),
+        *(("bulk", bulk) for bulk in journal.of(lines.Bulk)),
+    ]
+    return [
+        {
+            "source": flow.source,
+            "sink": flow.sink,
+            "use": use,
+            "wan": True,
+            "size_bytes": flow.size_bytes,
+            "start_s": journal.seconds(flow.t_ns),
+            "end_s": journal.seconds(flow.t_end_ns),
+            "goodput_bps": _rate_bps(flow.size_bytes, flow.t_ns, flow.t_end_ns),
+            "state": "failed" if flow.t_end_ns is None else "completed",
+            "cause": "did not end" if flow.t_end_ns is None else None,
+        }
+        for use, flow in flows
+    ]
+
+
+def tcp(journal: SortedJournal) -> list[Row]:
+    """Samples of TCP_INFO; byte counters stay cumulative, as the kernel gives them per socket."""
+    return [
+        {
+            "t_s": journal.seconds(line.t_ns),
+            "host": line.host,
+            "local": line.local,
+            "remote": line.remote,
+            "use": line.use,
+            "cwnd_packets": line.cwnd_packets,
+            "rtt_s": line.rtt_ns / NS_PER_S,
+            "bytes_acked": line.bytes_acked,
+            "bytes_retrans": line.bytes_retrans,
+            "delivery_bps": line.delivery_bps,
+            "notsent_bytes": line.notsent_bytes,
+            "congestion_control": line.congestion_control,
+        }
+        for line in journal.of(lines.TcpSample)
+    ]
+
+
+def links(journal: SortedJournal) -> list[Row]:
+    """Samples of both directions; the first of each has no differences yet."""
+    rows: list[Row] = []
+    previous: dict[str, lines.LinkSample] = {}
+    for line in journal.of(lines.LinkSample):
+        row: Row = {
+            "t_s": journal.seconds(line.t_ns),
+            "direction": line.direction,
+            "rate_bps": line.rate_bps,
+            "delay_s": line.delay_ns / NS_PER_S,
+            "jitter_s": line.jitter_ns / NS_PER_S,
+            "loss_ratio": line.loss_ratio,
+            "backlog_bytes": line.backlog_bytes,
+            "flight_packets": line.flight_packets,
+        }
+        before = previous.get(line.direction)
+        if before is not None and not _went_backwards(before, line):
+            row["throughput_bps"] = _rate_bps(line.tx_bytes - before.tx_bytes, before.t_ns, line.t_ns)
+            row["drops"] = line.drops - before.drops
+            row["lost_packets"] = line.lost_packets - before.lost_packets
+        previous[line.direction] = line
+        rows.append(row)
+    return rows
+
+
+def events(journal: SortedJournal, problems: list[str]) -> list[Row]:
+    """The bench's own lines; `problems` of the journal itself join them as trust rows without a time."""
+    rows: list[Row] = [{"kind": "trust", "name": "trust", "detail": problem} for problem in problems]
+
+    def add(line: lines.Line, kind: str, name: str, detail: str) -> None:
+        rows.append({"t_s": journal.seconds(line.t_ns), "kind": kind, "name": name, "detail": detail})
+
+    for start in journal.of(lines.Start):
+        add(start, "start", "start", "")
+    for event in journal.of(lines.Event):
+        add(event, "event", event.name, event.detail)
+    for link_set in journal.of(lines.LinkSet):
+        add(link_set, "link_set", link_set.direction, _fields(link_set))
+    for calibration in journal.of(lines.Calibration):
+        add(calibration, "calibration", calibration.direction, _fields(calibration))
+    for trust in journal.of(lines.Trust):
+        add(trust, "trust", "trust", trust.what)
+    for end in journal.of(lines.End):
+        add(end, "end", "end", end.reason)
+    return rows
+
+
+def contradictions(journal: SortedJournal, plan: Plan) -> list[str]:
+    """What the journal says that cannot be so."""
+    planned = {request.id for request in plan.requests}
+    ended = Counter(line.id for line in journal.of(lines.Request))
+    unplanned = sorted(request for request in ended if request not in planned)
+    repeated = sorted(request for request, count in ended.items() if count > 1)
+    problems = []
+    if unplanned:
+        problems.append(f"the client noted requests that the plan does not have: {unplanned[:5]}")
+    if repeated:
+        problems.append(f"requests that ended more than once: {repeated[:5]}")
+    if len(journal.of(lines.Start)) > 1:
+        problems.append("the journal has more than one start line")
+    previous: dict[str, lines.LinkSample] = {}
+    for line in journal.of(lines.LinkSample):
+        before = previous.get(line.direction)
+        previous[line.direction] = line
+        if before is not None and _went_backwards(before, line):
+            t_s = journal.seconds(line.t_ns)
+            problems.append(f"link counters of {line.direction} went backwards at {t_s:.3f} s")
+    return problems
+
+
+def _fields(line: lines.Line) -> str:
+    """The fields of a line as JSON, without those that are columns already."""
+    fields = msgspec.to_builtins(line)
+    kept = {name: value for name, value in fields.items() if name not in ("kind", "t_ns", "direction")}
+    return msgspec.json.encode(kept).decode()
+
+
+def _between(start_ns: int | None, end_ns: int | None) -> float | None:
+    return None if start_ns is None or end_ns is None else (end_ns - start_ns) / NS_PER_S
+
+
+def _rate_bps(size_bytes: int, start_ns: int, end_ns: int | None) -> float | None:
+    if end_ns is None or end_ns <= start_ns:
+        return None
+    return size_bytes * BITS_PER_BYTE * NS_PER_S / (end_ns - start_ns)
+
+
+def _went_backwards(before: lines.LinkSample, after: lines.LinkSample) -> bool:
+    return (
+        after.tx_bytes < before.tx_bytes
+        or after.drops < before.drops
+        or after.lost_packets < before.lost_packets
+    )

@@ -1,0 +1,68 @@
+"""`python -m testbed.report RUN_DIR`: record, verdict and report again, from the journal alone.
+
+Works for a run that was killed, too: what was journalled until then is judged, and the verdict says that
+the run did not end. Exit code: that of the verdict, or 3 when RUN_DIR holds no run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from testbed import expect, record, verdict
+from testbed.errors import Problem, ScenarioError, TestbedError
+from testbed.plan import Plan
+from testbed.report import page
+from testbed.rundir import RunDir
+
+
+def rebuild(run: RunDir) -> verdict.Verdict:
+    """Make record, verdict.json, junit.xml and report.html from the journal; ScenarioError without a plan."""
+    plan = _plan(run)
+    tables = record.build(run, plan)
+    judged = expect.judge(plan, tables, expect.trust(run, tables))
+    judged.write(run.verdict)
+    verdict.write_junit(judged, plan.name, run.junit)
+    page.write(run, plan, tables, judged, _manifest(run))
+    return judged
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m testbed.report", description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="such as runs/latest")
+    run = RunDir(parser.parse_args(arguments).run)
+    try:
+        judged = rebuild(run)
+    except TestbedError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    console = Console()
+    console.print(verdict.table(judged))
+    console.print(f"report: {run.report}", highlight=False, soft_wrap=True)
+    return judged.exit_code
+
+
+def _plan(run: RunDir) -> Plan:
+    try:
+        return Plan.read(run.plan)
+    except (OSError, msgspec.DecodeError) as error:
+        problem = Problem(str(run.plan), str(error), "a run directory with the plan.json of this version")
+        raise ScenarioError(problem) from error
+
+
+def _manifest(run: RunDir) -> dict[str, object]:
+    """A killed run has no manifest, or half of one: the report does without."""
+    try:
+        manifest = json.loads(run.manifest.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

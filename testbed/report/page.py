@@ -1,0 +1,308 @@
+"""The page as a whole: the answer first, then its reasons, then what it rests on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import polars as pl
+
+from testbed import record
+from testbed.plan import Expectation, Plan
+from testbed.readable import number, quantity
+from testbed.report import charts, provenance, signals, svg, tables
+from testbed.report.markup import Markup, element, joined
+from testbed.report.signals import Tables
+from testbed.report.svg import Chart, Curve, TimeAxis
+from testbed.rundir import RunDir
+from testbed.verdict import Result, Verdict
+
+ZOOM_MARGIN_S = 5.0
+CURSOR_DIGITS = 4
+
+
+def write(
+    run: RunDir, plan: Plan, record_tables: Tables, verdict: Verdict, manifest: Mapping[str, object]
+) -> Path:
+    """Write `report.html` of `run` and return its path.
+
+    Self-contained: no request leaves the page. Any of the tables may be empty. Keys of `manifest` that
+    are known (`virtual_s`, `wall_s`, `command`) are shown in their place, all others in a list.
+    """
+    axis = signals.time_axis(plan, record_tables)
+    digest = record.digest_tables(record_tables)
+    text = _page(plan, record_tables, verdict, manifest, axis=axis, digest=digest)
+    run.report.write_text(text, encoding="utf-8")
+    return run.report
+
+
+def _page(
+    plan: Plan,
+    record_tables: Tables,
+    verdict: Verdict,
+    manifest: Mapping[str, object],
+    *,
+    axis: TimeAxis,
+    digest: str,
+) -> str:
+    drawn, cursor_series = _figures(charts.figures(plan, record_tables, axis), axis)
+    data = {"span": [axis.from_s, axis.to_s], "plot": {"left": svg.LEFT, "width": svg.PLOT_WIDTH}}
+    body = element(
+        "main",
+        _header(plan, verdict),
+        _distrust(verdict),
+        _numbers(plan, record_tables, manifest, digest),
+        _section("What was expected", _expectations(plan, verdict)),
+        _section("At a glance", tables.phases(record_tables, axis)),
+        element("h2", "What happened"),
+        _tools(axis),
+        drawn,
+        _details(plan, record_tables),
+        _section("How to reproduce", provenance.reproduce(plan, manifest, digest)),
+        _section("What is not modelled", provenance.not_modelled()),
+        element("footer", "All times are virtual seconds since the workload began."),
+    )  # fmt: skip
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{verdict.status}: {plan.name}"),
+        element("style", _asset("report.css")),
+    )
+    scripts = joined(
+        element("script", _json({**data, "series": cursor_series}), type="application/json", id="chart-data"),
+        element("script", _asset("report.js")),
+    )
+    return "<!doctype html>\n" + element("html", head, element("body", body, scripts), lang="en") + "\n"
+
+
+def _asset(name: str) -> Markup:
+    return Markup(files("testbed.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _json(value: object) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def _header(plan: Plan, verdict: Verdict) -> Markup:
+    badge = element(
+        "div",
+        element("strong", verdict.status),
+        element("span", verdict.note),
+        class_=f"badge {verdict.status}",
+        role="status",
+    )
+    scenario = element("div", f"scenario {plan.name}", class_="overline")
+    question = element("h1", _unbroken(plan.question))
+    return element("header", element("div", scenario, question), badge, class_="top")
+
+
+def _unbroken(text: str) -> str:
+    """No line break between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=(ms|s|[kMGT]?bps|[KMGT]i?B|%)\b)", "\u00a0", text)
+
+
+def _distrust(verdict: Verdict) -> Markup | None:
+    if not verdict.trust:
+        return None
+    return element(
+        "section",
+        element("h2", "Why this run cannot be trusted"),
+        element("ul", [element("li", reason) for reason in verdict.trust]),
+        class_="distrust",
+    )
+
+
+def _numbers(plan: Plan, record_tables: Tables, manifest: Mapping[str, object], digest: str) -> Markup:
+    requests, transfers = record_tables["requests"], record_tables["transfers"]
+    over_wan = transfers.filter((pl.col("use") == "kv") & pl.col("wan") & (pl.col("state") == "completed"))
+    completed = (requests["state"] == "completed").sum()
+    shown = {
+        "requests completed": joined(str(completed), element("small", f" of {requests.height}")),
+        "offloaded": joined(str((requests["route"] == "prfaas").sum()), element("small", " requests")),
+        "KV over the WAN": joined(quantity(float(over_wan["size_bytes"].sum()), "bytes")),
+        **_clock(record_tables, manifest),
+        "scale": joined(
+            number(plan.scale), element("small", " full rate" if plan.scale == 1 else " of full rate")
+        ),
+        "seed": joined(str(plan.seed)),
+        "record digest": element("code", digest[:12], title=digest),
+    }
+    return element(
+        "dl", [element("div", element("dt", name), element("dd", value)) for name, value in shown.items()],
+        class_="numbers",
+    )  # fmt: skip
+
+
+def _clock(record_tables: Tables, manifest: Mapping[str, object]) -> dict[str, Markup]:
+    last_s = max(
+        (table["t_s"].max() or 0.0 for table in record_tables.values() if "t_s" in table.columns), default=0.0
+    )
+    virtual_s, wall_s = manifest.get("virtual_s", last_s), manifest.get("wall_s")
+    shown = {}
+    if isinstance(virtual_s, int | float):
+        shown["virtual time"] = joined(f"{virtual_s:,.1f} s")
+    if isinstance(wall_s, int | float):
+        shown["wall time"] = joined(f"{wall_s:,.1f} s")
+        if isinstance(virtual_s, int | float) and wall_s > 0:
+            shown["faster than real time"] = joined(f"{number(virtual_s / wall_s)} times")
+    return shown
+
+
+def _section(heading: str, *children: Markup | None) -> Markup:
+    return element("section", element("h2", heading), element("div", *children, class_="card"))
+
+
+def _expectations(plan: Plan, verdict: Verdict) -> Markup:
+    if not verdict.results:
+        return element("p", "Nothing was expected: the scenario has no expectations.")
+    by_name = {expectation.name: expectation for expectation in plan.expectations}
+    rows = [
+        [
+            element("span", result.status, class_=f"chip {result.status}"),
+            joined(result.name, element("div", result.sentence, class_="finding")),
+            joined(tables.shown(result.measured, result.unit), _meter(result, by_name.get(result.name))),
+            result.bound,
+            tables.shown(result.margin, result.unit),
+        ]
+        for result in verdict.results
+    ]
+    return tables.grid(["", "expectation", "measured", "allowed", "margin"], rows, left=4)
+
+
+def _meter(result: Result, expectation: Expectation | None) -> Markup | None:
+    """Measured against the upper bound, as a bar with a mark."""
+    if expectation is None or result.measured is None:
+        return None
+    timed = expectation.kind in ("reaction", "recovery")
+    limit = (expectation.within_ns or 0) / 1e9 if timed else expectation.high
+    if not limit or limit < 0 or result.measured < 0:
+        return None
+    whole = max(limit * 1.25, result.measured)
+    return element(
+        "div",
+        element("i", style=f"width:{100 * result.measured / whole:.1f}%"),
+        element("b", style=f"left:{100 * limit / whole:.1f}%"),
+        class_=f"meter {result.status}",
+        aria_hidden="true",
+    )
+
+
+def _tools(axis: TimeAxis) -> Markup:
+    """Zoom by button, for keyboards and for those who do not drag."""
+    spans = [("all", axis.from_s, axis.to_s)]
+    spans += [(name, from_s, to_s) for name, from_s, to_s in signals.phases(axis) if name != "whole run"]
+    if axis.shaded:
+        moments = (("onset", axis.shaded[0][0]), ("end", axis.shaded[-1][1]))
+        for name, t_s in moments:
+            window = (max(axis.from_s, t_s - ZOOM_MARGIN_S), min(axis.to_s, t_s + 2 * ZOOM_MARGIN_S))
+            spans.append((f"{name} of trouble", *window))
+    return element(
+        "div",
+        element("span", "Zoom:", class_="soft"),
+        [
+            element(
+                "button", name, type="button", data_from=repr(from_s), data_to=repr(to_s),
+                aria_pressed="true" if name == "all" else "false",
+            )
+            for name, from_s, to_s in spans
+        ],
+        element("span", "or drag across a chart; Esc shows all", class_="soft"),
+        element("span", class_="at", id="cursor-at"),
+        class_="tools", role="toolbar", aria_label="zoom of all charts",
+    )  # fmt: skip
+
+
+def _figures(
+    wanted: tuple[charts.Figure, ...], axis: TimeAxis
+) -> tuple[list[Markup], dict[str, dict[str, list[float | None]]]]:
+    """The figures, and the values that the cursor reads, by id of their output element."""
+    drawn: list[Markup] = []
+    cursor: dict[str, dict[str, list[float | None]]] = {}
+    for figure_index, figure in enumerate(wanted):
+        panels: list[Markup] = []
+        for chart_index, chart in enumerate(figure.charts):
+            identity = f"chart-{figure_index}-{chart_index}"
+            keys = []
+            for index, curve in enumerate(chart.curves):
+                output = f"{identity}-{index}"
+                readable = curve.shape in ("line", "step", "area") and bool(curve.times_s)
+                keys.append(_key(curve, output if readable else None))
+                if readable:
+                    cursor[output] = _cursor_values(curve)
+            last = chart_index == len(figure.charts) - 1
+            drawing = svg.draw(chart, axis, identity, names=chart_index == 0, times=last, alt=_alt(chart))
+            panels.append(_panel(chart, keys, drawing))
+        caption = element(
+            "figcaption", element("strong", figure.heading), " ", element("span", figure.remark)
+        )
+        drawn.append(element("figure", caption, panels, class_="card"))
+    return drawn, cursor
+
+
+def _panel(chart: Chart, keys: list[Markup], drawing: Markup) -> Markup:
+    head = element("div", element("b", f"{chart.title}, {chart.unit}"), " ", keys, class_="panel-head")
+    return element("div", head, drawing, class_="panel")
+
+
+def _key(curve: Curve, output: str | None) -> Markup:
+    look: str = curve.shape if curve.shape in ("dots", "squares", "marks") else ""
+    look += " dashed" if curve.dashed else " faint" if curve.faint else ""
+    return element(
+        "span", element("i", class_=look.strip() or None, style=f"color:var(--{curve.colour})"), curve.label,
+        element("output", id=output) if output else None, class_="key",
+    )  # fmt: skip
+
+
+def _cursor_values(curve: Curve) -> dict[str, list[float | None]]:
+    return {
+        "t": [round(t_s, 3) for t_s in curve.times_s],
+        "v": [None if value is None else float(f"{value:.{CURSOR_DIGITS}g}") for value in curve.values],
+    }
+
+
+def _alt(chart: Chart) -> str:
+    """The chart in words, for those who cannot see it."""
+    parts = []
+    for curve in chart.curves:
+        values = [value for value in curve.values if value is not None]
+        if values and curve.shape != "marks":
+            parts.append(f"{curve.label} from {number(min(values))} to {number(max(values))}")
+    return f"{chart.title} over time in {chart.unit}: " + ("; ".join(parts) or "no data")
+
+
+def _details(plan: Plan, record_tables: Tables) -> Markup:
+    lost = tables.endings(record_tables)
+    return joined(
+        _section(
+            "Requests",
+            tables.by_route(record_tables),
+            joined(element("h3", "Requests that did not complete"), lost) if lost else None,
+            element("h3", "The slowest to their first token"),
+            tables.slowest(record_tables),
+        ),
+        _section(
+            "Decisions",
+            element("h3", "Moves of the threshold"),
+            tables.threshold_changes(record_tables),
+            _folded("The last requests routed", tables.last_routes(record_tables)),
+        ),
+        _section(
+            "Network",
+            element("h3", "Transfers"),
+            tables.transfers(record_tables),
+            element("h3", "Calibration of the idle link"),
+            provenance.calibration(record_tables),
+            element("h3", "The link as asked and as read back"),
+            provenance.link(plan, record_tables),
+            _folded("TCP connections", tables.connections(record_tables)),
+        ),
+    )
+
+
+def _folded(summary: str, content: Markup) -> Markup:
+    return element("details", element("summary", summary), content)

@@ -1,0 +1,125 @@
+"""From a scenario to a plan: names looked up, defaults filled in, all randomness spent.
+
+This is the half that depends on the environment: the topologies, policies and profiles that this
+installation has, and the trace files. Like `load` it reports all its problems at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from testbed.errors import Problem, ScenarioError
+from testbed.plan import Plan, Transport
+from testbed.resolve.events import resolve_bursts, resolve_events
+from testbed.resolve.expectations import resolve_expectations
+from testbed.resolve.findings import Findings
+from testbed.resolve.link import resolve_link
+from testbed.resolve.system import (
+    MIB,
+    check_sections,
+    max_input_tokens,
+    resolve_agents,
+    resolve_hosts,
+    resolve_policy,
+)
+from testbed.resolve.workload import TRACES_VARIABLE, resolve_bulk, resolve_load
+from testbed.scenario.load import Loaded, load
+from testbed.scenario.model import MIN_SCALE, Scenario
+
+PLAN_VERSION: Final = 1
+MIN_WINDOW_BYTES: Final = 16 * MIB
+MAX_WINDOW_BYTES: Final = 2**31 - 1
+"""tcp_rmem and tcp_wmem are ints in the kernel."""
+BASE_MEMORY_BYTES: Final = 3 * 1024 * MIB
+"""Guest memory before socket buffers: kernel, page tables and about twenty Python processes."""
+MIN_SAMPLE_NS: Final = 1_000_000
+
+
+def load_and_resolve(
+    path: Path,
+    *,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    scale: float | None = None,
+    traces: Path | None = None,
+) -> tuple[Loaded, Plan]:
+    """Read a scenario, apply `--set`, `--seed` and `--scale`, and make the plan; raises ScenarioError.
+
+    Traces lie in `traces`, else in $TESTBED_TRACES, else beside the scenario file.
+    """
+    loaded = load(path, overrides)
+    variable = os.environ.get(TRACES_VARIABLE)
+    directory = traces or (Path(variable) if variable else None)
+    return loaded, resolve(loaded, seed=seed, scale=scale, base_dir=path.parent, traces=directory)
+
+
+def resolve(
+    loaded: Loaded, *, seed: int | None, scale: float | None, base_dir: Path, traces: Path | None
+) -> Plan:
+    """The plan of a scenario; `seed` and `scale` replace the scenario's. Raises ScenarioError."""
+    scenario = loaded.scenario
+    seed = scenario.seed if seed is None else seed
+    scale = scenario.scale if scale is None else scale
+    _check_options(seed, scale)
+    findings = Findings(loaded.source)
+    check_sections(scenario, findings)
+    _check_sampling(scenario, findings)
+    hosts = resolve_hosts(scenario, findings)
+    link = resolve_link(scenario, scale, seed, findings)
+    requests = resolve_load(scenario, seed, traces or base_dir, max_input_tokens(scenario), findings)
+    plan = Plan(
+        version=PLAN_VERSION,
+        name=scenario.name,
+        question=scenario.question,
+        seed=seed,
+        scale=scale,
+        duration_ns=scenario.duration,
+        drain_ns=scenario.drain,
+        topology=scenario.topology.name,
+        topology_params={
+            "prefill_hosts": scenario.topology.prefill_hosts,
+            "pd_hosts": scenario.topology.pd_hosts,
+        },
+        mtu_bytes=scenario.link.mtu,
+        model=scenario.model or "",
+        link=link.initial,
+        changes=link.changes,
+        bursts=resolve_bursts(scenario, scale, hosts, findings),
+        events=resolve_events(scenario, findings),
+        requests=requests.requests if requests else (),
+        bulk=resolve_bulk(scenario, scale, hosts, findings),
+        agents=resolve_agents(scenario, hosts, 4 * link.need_bytes, findings),
+        transport=Transport(
+            payload=scenario.transport.payload,
+            connections=scenario.transport.connections,
+            chunk_bytes=scenario.transport.chunk,
+            congestion_control=scenario.transport.congestion_control,
+        ),
+        policy=resolve_policy(scenario, scale, requests, findings),
+        expectations=resolve_expectations(scenario, findings),
+        sample_ns=scenario.sample,
+        window_bytes=min(max(2 * link.need_bytes, MIN_WINDOW_BYTES), MAX_WINDOW_BYTES),
+        memory_bytes=BASE_MEMORY_BYTES + -(-4 * link.need_bytes // MIB) * MIB,
+        stream_interval_tokens=scenario.stream_interval,
+    )
+    findings.raise_if_any()
+    return plan
+
+
+def _check_options(seed: int, scale: float) -> None:
+    """The scenario's own values were checked when it was read; these are for the command line."""
+    problems = []
+    if not 0 <= seed < 2**63:
+        problems.append(Problem(f"--seed {seed}", "is no seed", "a whole number from 0 to 2^63 - 1"))
+    if not MIN_SCALE <= scale <= 1:
+        problems.append(Problem(f"--scale {scale:g}", "is no scale", "a number from 0.0001 to 1"))
+    if problems:
+        raise ScenarioError(*problems)
+
+
+def _check_sampling(scenario: Scenario, findings: Findings) -> None:
+    if scenario.sample < MIN_SAMPLE_NS:
+        findings.add(("sample",), "samples would be less than 1 ms apart", "1ms or more")

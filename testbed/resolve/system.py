@@ -1,0 +1,174 @@
+"""The system under test: topology, agents and their places, hardware profiles, policy."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Final, Literal
+
+from agents.model import Lengths, System
+from agents.policies import POLICIES
+from agents.policies.view import Config
+from agents.profiles import MODELS, PROFILES
+from testbed import plan
+from testbed.resolve.findings import Findings
+from testbed.scenario.model import BulkWorkload, Clusters, Scenario
+from testbed.scenario.model import Policy as PolicySpec
+from testbed.workload import Load
+from topologies import TOPOLOGIES
+
+Role = Literal["router", "prefill", "decode", "client"]
+Cluster = Literal["prfaas", "pd"]
+
+MIB: Final = 2**20
+CONTROL_MEMORY_BYTES: Final = 512 * MIB
+"""Limit of router and client: a Python process with a web server needs about a fifth of it."""
+COMPUTE_MEMORY_BYTES: Final = 1024 * MIB
+"""Limit of a prefill or decode instance before its socket buffers, which Linux counts as its memory."""
+
+
+def resolve_hosts(scenario: Scenario, findings: Findings) -> tuple[str, ...]:
+    """The topology's end hosts, routers left out; none when its name is unknown."""
+    spec = scenario.topology
+    if findings.name_unknown(("topology", "name"), "topology", spec.name, TOPOLOGIES):
+        return ()
+    topo = TOPOLOGIES[spec.name](prefill_hosts=spec.prefill_hosts, pd_hosts=spec.pd_hosts)
+    return tuple(name for name in topo.hosts() if "cls" not in topo.nodeInfo(name))
+
+
+def check_sections(scenario: Scenario, findings: Findings) -> None:
+    """Requests need a system to serve them; for bulk transfers it would be a setting without effect."""
+    bulk = isinstance(scenario.workload, BulkWorkload)
+    for name in ("model", "clusters", "policy"):
+        given = getattr(scenario, name) is not None
+        if bulk and given:
+            findings.add((name,), "has no effect on a bulk workload", next_step="remove it")
+        if not bulk and not given:
+            findings.add((name,), "is missing", "needed by every workload that sends requests")
+
+
+def resolve_agents(
+    scenario: Scenario, hosts: tuple[str, ...], buffer_bytes: int, findings: Findings
+) -> tuple[plan.Agent, ...]:
+    """The router, the client, and one agent per instance on the hosts of its datacenter in order.
+
+    `buffer_bytes` is what an instance's sockets may hold, on top of its own memory.
+    """
+    clusters = scenario.clusters
+    if clusters is None:
+        return ()
+    _check_profiles(scenario, clusters, findings)
+    _check_counts(clusters, hosts, findings)
+    memory = COMPUTE_MEMORY_BYTES + -(-buffer_bytes // MIB) * MIB
+    agents: list[plan.Agent] = []
+
+    def place(name: str, role: Role, host: str, cluster: Cluster, profile: str = "") -> None:
+        limit = memory if profile else CONTROL_MEMORY_BYTES
+        agents.append(
+            plan.Agent(name=name, role=role, host=host, cluster=cluster, profile=profile, memory_bytes=limit)
+        )
+
+    place("router", "router", "router", "pd")
+    place("client", "client", "client", "pd")
+    for n in range(1, clusters.prfaas.instances + 1):
+        place(f"prfaas-{n}", "prefill", f"a{n}", "prfaas", clusters.prfaas.profile)
+    for n in range(1, clusters.pd.prefill + 1):
+        place(f"prefill-{n}", "prefill", f"b{n}", "pd", clusters.pd.profile)
+    for n in range(1, clusters.pd.decode + 1):
+        place(f"decode-{n}", "decode", f"b{clusters.pd.prefill + n}", "pd", clusters.pd.profile)
+    return tuple(agents)
+
+
+def max_input_tokens(scenario: Scenario) -> int | None:
+    """The longest input that every profile covers; None without known profiles."""
+    clusters = scenario.clusters
+    if clusters is None:
+        return None
+    names = {clusters.prfaas.profile, clusters.pd.profile}
+    return min((PROFILES[name].max_tokens for name in names if name in PROFILES), default=None)
+
+
+def resolve_policy(scenario: Scenario, scale: float, load: Load | None, findings: Findings) -> plan.Policy:
+    """The policy and what it may know beforehand: the length distribution and the arrival rate.
+
+    Without a policy (a bulk workload) its name is empty. `load` is None when the workload has problems.
+    """
+    spec = scenario.policy
+    if spec is None:
+        return _policy("", 0, 1, {}, None)
+    known = not findings.name_unknown(("policy", "name"), "policy", spec.name, POLICIES)
+    if known and load is not None:
+        _check_parameters(scenario, spec, scale, load, findings)
+    return _policy(spec.name, spec.threshold, spec.interval, spec.params, load)
+
+
+def _policy(
+    name: str, threshold_tokens: int, interval_ns: int, params: dict[str, float], load: Load | None
+) -> plan.Policy:
+    return plan.Policy(
+        name=name,
+        threshold_tokens=threshold_tokens,
+        interval_ns=interval_ns,
+        params=dict(sorted(params.items())),
+        length_quantiles=load.length_quantiles if load else (),
+        prior_arrival_per_s=load.arrival_per_s if load else 0.0,
+    )
+
+
+def _check_parameters(
+    scenario: Scenario, spec: PolicySpec, scale: float, load: Load, findings: Findings
+) -> None:
+    """Let the policy itself look at its parameters, as it will at the start of the run."""
+    clusters = scenario.clusters
+    if clusters is None or scenario.model not in MODELS:
+        return
+    if clusters.prfaas.profile not in PROFILES or clusters.pd.profile not in PROFILES:
+        return
+    system = System(
+        prfaas=PROFILES[clusters.prfaas.profile],
+        pd=PROFILES[clusters.pd.profile],
+        model=MODELS[scenario.model],
+        n_prfaas=clusters.prfaas.instances,
+        n_p=clusters.pd.prefill,
+        n_d=clusters.pd.decode,
+        output_tokens=round(fmean(request.output_tokens for request in load.requests)),
+        scale=scale,
+    )
+    config = Config(
+        threshold_tokens=spec.threshold,
+        params=spec.params,
+        lengths=Lengths.from_quantiles(load.length_quantiles),
+        system=system,
+        prior_arrival_per_s=load.arrival_per_s,
+    )
+    try:
+        POLICIES[spec.name].start(config)
+    except ValueError as error:
+        findings.add(("policy", "params"), str(error))
+
+
+def _check_profiles(scenario: Scenario, clusters: Clusters, findings: Findings) -> None:
+    if scenario.model is not None:
+        findings.name_unknown(("model",), "model", scenario.model, MODELS)
+    for name, profile in (("prfaas", clusters.prfaas.profile), ("pd", clusters.pd.profile)):
+        findings.name_unknown(("clusters", name, "profile"), "profile", profile, PROFILES)
+    pd = PROFILES.get(clusters.pd.profile)
+    if pd is not None and pd.decode_step_s is None:
+        allowed = ", ".join(name for name, profile in PROFILES.items() if profile.decode_step_s is not None)
+        findings.add(("clusters", "pd", "profile"), f"{pd.name} was not profiled for decode", allowed)
+
+
+def _check_counts(clusters: Clusters, hosts: tuple[str, ...], findings: Findings) -> None:
+    """Every instance has a host of its own, and somebody does prefill."""
+    placed = {
+        ("prfaas",): [f"a{n}" for n in range(1, clusters.prfaas.instances + 1)],
+        ("pd",): [f"b{n}" for n in range(1, clusters.pd.prefill + clusters.pd.decode + 1)],
+    }
+    for path, names in placed.items():
+        if hosts and any(name not in hosts for name in names):
+            there = sum(name[0] == names[0][0] and name[1:].isdecimal() for name in hosts)
+            found = f"{len(names)} instances need hosts {names[0]} to {names[-1]}, the topology has {there}"
+            findings.add(
+                ("clusters", *path), found, f"at most {there}", "fewer instances, or more hosts in topology"
+            )
+    if clusters.prfaas.instances == 0 and clusters.pd.prefill == 0:
+        findings.add(("clusters",), "no prefill instance at all", "at least one in prfaas or pd")

@@ -1,0 +1,160 @@
+"""Run a scenario: `python -m testbed.run scenarios/congestion.yaml`.
+
+scenario -> plan -> kernel -> inside -> record -> verdict -> report; this file is the arrows.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from testbed import expect, manifest, record, verdict
+from testbed.errors import Problem, ScenarioError, TestbedError
+from testbed.kernel import Clock, Kernel, Needs
+from testbed.kernel.choose import choose
+from testbed.plan import Plan
+from testbed.progress import Progress
+from testbed.resolve import load_and_resolve
+from testbed.rundir import RunDir
+
+app = typer.Typer(add_completion=False)
+OUT = Path("runs")
+CLOCKS: tuple[Clock, ...] = ("virtual", "real")
+
+
+@app.command()
+def run(
+    scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", show_default=False)],
+    kernel: Annotated[str, typer.Option(help="auto, uml or host.")] = "auto",
+    clock: Annotated[str | None, typer.Option(help="virtual (default inside uml) or real.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces the scenario's seed.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Multiplies link rates and KV sizes alike.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Replaces one value.")
+    ] = None,
+    traces: Annotated[Path | None, typer.Option(help="Directory of request traces.")] = None,
+    out: Annotated[Path, typer.Option(help="Where run directories go.")] = OUT,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Leave report.html out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict only.")] = False,
+) -> None:
+    """Run a scenario and judge it. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 bad scenario, 4 bad machine."""
+    console = Console()
+    try:
+        loaded, plan = load_and_resolve(
+            scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
+        )
+        place, time_of = _place(kernel, clock)
+        directory = new_run_dir(out, plan)
+    except TestbedError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+    directory.scenario.write_bytes(loaded.source.text)
+    plan.write(directory.plan)
+    judged = execute(directory, plan, place, time_of, console, quiet=quiet, report=not no_report)
+    raise typer.Exit(judged.exit_code)
+
+
+def _place(kernel: str, clock: str | None) -> tuple[Kernel, Clock]:
+    """The kernel to run in and its clock; virtual wherever there is one."""
+    if clock is not None and clock not in CLOCKS:
+        raise ScenarioError(Problem("--clock", f"no clock {clock!r}", allowed=", ".join(CLOCKS)))
+    wanted: Clock = "real" if clock == "real" or (clock is None and kernel == "host") else "virtual"
+    if clock is None and kernel == "auto":
+        try:
+            return choose("uml", "virtual"), "virtual"
+        except TestbedError as no_uml:
+            try:
+                return choose("host", "real"), "real"
+            except TestbedError as no_host:
+                raise type(no_host)(*no_uml.problems, *no_host.problems) from None
+    return choose(kernel, wanted), wanted
+
+
+def new_run_dir(out: Path, plan: Plan) -> RunDir:
+    """Make `<out>/<scenario>-<seed>[-n]` and point `<out>/latest` to it; ScenarioError when that fails."""
+    name = re.sub(r"[^\w.-]+", "-", plan.name).strip(".-") or "scenario"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1_000_000):
+            path = out / f"{name}-{plan.seed}{f'-{number}' if number > 1 else ''}"
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                continue
+        directory = RunDir(path)
+        directory.journal.mkdir()
+        latest = out / "latest"
+        latest.unlink(missing_ok=True)
+        latest.symlink_to(path.name)
+    except OSError as error:
+        problem = Problem(f"--out {out}", f"cannot make a run directory: {error}", "a writable directory")
+        raise ScenarioError(problem) from None
+    return directory
+
+
+def execute(
+    directory: RunDir, plan: Plan, kernel: Kernel, clock: Clock, console: Console, *, quiet: bool, report: bool
+) -> verdict.Verdict:
+    """Run the plan in `kernel`, then judge what it left behind; Ctrl-C ends the guest and judges, too."""
+    started = time.monotonic()
+    needs = Needs(plan.memory_bytes, clock, plan.seed, _wall_limit_s(plan, clock))
+    troubles: list[str] = []
+    with Progress(plan, console, quiet=quiet) as progress:
+        try:
+            kernel.execute(directory.path, needs, progress.line)
+        except TestbedError as error:
+            troubles = [str(problem) for problem in error.problems]
+        except KeyboardInterrupt:
+            troubles = ["interrupted"]
+    tables = record.build(directory, plan)
+    judged = expect.judge(plan, tables, [*troubles, *expect.trust(directory, tables)])
+    written = manifest.write(
+        directory,
+        plan,
+        kernel=kernel.name,
+        clock=clock,
+        wall_s=time.monotonic() - started,
+        tables=tables,
+        command=shlex.join(["python", "-m", "testbed.run", *sys.argv[1:]]),
+    )
+    judged.write(directory.verdict)
+    verdict.write_junit(judged, plan.name, directory.junit)
+    if report:
+        from testbed.report import page  # noqa: PLC0415 - a quiet run in CI need not load it
+
+        page.write(directory, plan, tables, judged, written)
+    console.print(verdict.table(judged))
+    console.print(
+        f"{written['virtual_s']:.0f} virtual s in {written['wall_s']:.1f} s   "
+        f"record {written['record_digest']:.12}   {directory.report if report else directory.path}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return judged
+
+
+def _wall_limit_s(plan: Plan, clock: Clock) -> float:
+    """The watchdog's patience: far more than a run takes, far less than a night."""
+    virtual_s = (plan.duration_ns + plan.drain_ns) / 1e9
+    return 120 + virtual_s * (10 if clock == "virtual" else 1.5)
+
+
+def main() -> None:
+    """Run the command; wrong arguments end with 3 as well, not with typer's 2, which means UNKNOWN here."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except typer.TyperException as error:
+        print(Problem("arguments", str(error), next_step="see --help"), file=sys.stderr)
+        sys.exit(ScenarioError.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Every name inside a run directory, in one place.
+
+    runs/<scenario>-<seed>[-n]/
+      scenario.yaml   the scenario as read, byte for byte
+      plan.json       what `resolve` made of it: all that `inside` needs
+      manifest.json   versions, kernel, seed, host CPU, wall and virtual seconds, record_digest
+      outcome.json    what `inside` says of itself: finished or not, and why
+      journal/        one JSON-lines file per writer, appended from the first event on
+      record/         Parquet tables made from the journal
+      verdict.json  junit.xml  report.html
+      console.log     what the guest printed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A run directory and the paths within it."""
+
+    path: Path
+
+    @property
+    def scenario(self) -> Path:
+        return self.path / "scenario.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def outcome(self) -> Path:
+        return self.path / "outcome.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "record"
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / "verdict.json"
+
+    @property
+    def junit(self) -> Path:
+        return self.path / "junit.xml"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def console(self) -> Path:
+        return self.path / "console.log"

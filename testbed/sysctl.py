@@ -1,0 +1,62 @@
+"""Kernel settings a run needs, computed from its bandwidth-delay product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed import namespaces
+from testbed.errors import Problem, ShapingError
+
+PAGE_BYTES = 4096
+DEFAULT_RECEIVE_BYTES = 32 << 20
+"""Initial receive buffer: above the receivers' low-water marks, which otherwise clamp the window."""
+DEFAULT_SEND_BYTES = 1 << 20
+
+
+def _write(name: str, value: str) -> None:
+    """Set one and read it back; ShapingError when the kernel has something else."""
+    path = Path("/proc/sys") / name.replace(".", "/")
+    path.write_text(value, encoding="ascii")
+    found = path.read_text(encoding="ascii").split()
+    if found != value.split():
+        raise ShapingError(Problem(f"sysctl {name}", f"kernel says {' '.join(found)!r}", value))
+
+
+def for_namespace(name: str, window_bytes: int, *, forward: bool) -> None:
+    """TCP buffers up to `window_bytes`, nothing remembered, no IPv6."""
+    receive = min(DEFAULT_RECEIVE_BYTES, window_bytes)
+    settings = {
+        "net.ipv4.tcp_rmem": f"4096 {receive} {window_bytes}",
+        "net.ipv4.tcp_wmem": f"4096 {min(DEFAULT_SEND_BYTES, window_bytes)} {window_bytes}",
+        "net.ipv4.tcp_no_metrics_save": "1",
+        "net.ipv4.ip_forward": str(int(forward)),
+    }
+    with namespaces.entered(name):
+        if Path("/proc/sys/net/ipv6").exists():  # our own kernel is built without
+            settings |= {f"net.ipv6.conf.{which}.disable_ipv6": "1" for which in ("all", "default")}
+        for setting, value in settings.items():
+            _write(setting, value)
+
+
+@contextmanager
+def for_kernel(window_bytes: int, connections: int) -> Iterator[None]:
+    """Memory and backlog for this many full windows, and every congestion control there is; put back as they were at the end."""
+    pages = max(window_bytes * max(4, connections // 8) // PAGE_BYTES, 1 << 18)
+    available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii")
+    settings = {
+        "net.ipv4.tcp_allowed_congestion_control": available,
+        "net.ipv4.tcp_mem": f"{pages} {pages + pages // 2} {2 * pages}",
+        "net.core.netdev_max_backlog": "1000000",
+    }
+    before = {
+        name: Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip() for name in settings
+    }
+    try:
+        for name, value in settings.items():
+            _write(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            _write(name, value)

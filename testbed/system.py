@@ -1,0 +1,60 @@
+"""From the plan to the configuration of each agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+
+import msgspec
+
+from agents import config
+from testbed.containers import CONTAINER_JOURNAL
+from testbed.plan import Agent, Plan
+
+
+def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> bytes:
+    """The JSON file of one agent; `address_of` gives a topology host's IPv4 address."""
+    peers = tuple(
+        config.Peer(
+            name=one.name,
+            role=one.role,
+            cluster=one.cluster,
+            address=address_of(one.host),
+            profile=one.profile,
+        )
+        for one in plan.agents
+    )
+    is_client = agent.role == "client"
+    requests = tuple(
+        config.Request(
+            id=one.id, t_ns=one.t_ns, input_tokens=one.input_tokens, output_tokens=one.output_tokens
+        )
+        for one in plan.requests
+    )
+    return msgspec.json.encode(
+        config.Config(
+            name=agent.name,
+            journal=f"{CONTAINER_JOURNAL}/{agent.name}.jsonl",
+            model=plan.model,
+            scale=plan.scale,
+            transport=config.Transport(
+                payload=plan.transport.payload,
+                connections=plan.transport.connections,
+                chunk_bytes=plan.transport.chunk_bytes,
+                congestion_control=plan.transport.congestion_control,
+            ),
+            scheduling=config.Scheduling(
+                policy=plan.policy.name,
+                threshold_tokens=plan.policy.threshold_tokens,
+                interval_ns=plan.policy.interval_ns,
+                params=plan.policy.params,
+                length_quantiles=plan.policy.length_quantiles,
+                prior_arrival_per_s=plan.policy.prior_arrival_per_s,
+                output_tokens=round(fmean(one.output_tokens for one in plan.requests)),
+            ),
+            stream_interval_tokens=plan.stream_interval_tokens,
+            peers=peers,
+            requests=requests if is_client else (),
+            deadline_ns=plan.duration_ns + plan.drain_ns,
+        )
+    )

@@ -1,0 +1,40 @@
+"""What both stages of a WAN direction have counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.shaping.link import HTB, NETEM
+from testbed.telemetry.qdisc import QdiscStats
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Cumulative counters and present queues of one direction."""
+
+    tx_bytes: int
+    tx_packets: int
+    backlog_bytes: int
+    drops: int
+    lost_packets: int
+    flight_packets: int
+
+
+class LinkCounters:
+    """Reads a direction's counters: `rate_stage` and `delay_stage` are (namespace, device)."""
+
+    def __init__(self, rate_stage: tuple[str, str], delay_stage: tuple[str, str]) -> None:
+        self._rate = QdiscStats(*rate_stage, HTB)
+        self._delay = QdiscStats(*delay_stage, NETEM)
+
+    def read(self) -> Counters:
+        """Both stages, now."""
+        rate, delay = self._rate.read(), self._delay.read()
+        return Counters(
+            tx_bytes=rate.tx_bytes,
+            tx_packets=rate.tx_packets,
+            backlog_bytes=rate.backlog_bytes,
+            drops=rate.drops,
+            lost_packets=delay.drops,
+            flight_packets=delay.queue_packets,
+        )

@@ -1,0 +1,159 @@
+"""Plain TCP traffic between topology hosts, from this process's own sockets in their namespaces.
+
+Serves tenants' bursts, bulk transfers and the calibration: real connections, real bytes, thrown away
+at the far end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from functools import lru_cache
+
+from testbed import namespaces
+
+LOW_WATER_BYTES = 4 << 20
+SCRATCH_BYTES = 32 << 20
+PAGES_BYTES = 64 << 20
+SHARE_BYTES = 16 << 20
+
+
+@lru_cache(maxsize=1)
+def _pages() -> int:
+    pages = os.memfd_create("traffic")
+    os.ftruncate(pages, PAGES_BYTES)
+    return pages
+
+
+@lru_cache(maxsize=1)
+def _scratch() -> memoryview:
+    return memoryview(bytearray(SCRATCH_BYTES))
+
+
+class _Flow:
+    """One connection: how much of the transfer it has taken on, still to send and to receive."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, transfer: Transfer) -> None:
+        self._source, self._sink, self._transfer = source, sink, transfer
+        self._to_send = self._to_receive = 0
+        self._low_water = 1
+        loop = asyncio.get_running_loop()
+        loop.add_reader(sink, self._receive)
+        loop.add_writer(source, self._send)
+
+    def _send(self) -> None:
+        try:
+            while self._to_send or self._take():
+                self._to_send -= os.sendfile(self._source.fileno(), _pages(), 0, min(self._to_send, PAGES_BYTES))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._transfer.fail(error)
+            return
+        asyncio.get_running_loop().remove_writer(self._source)
+
+    def _take(self) -> bool:
+        """Take on another share; False when none is left."""
+        share = min(SHARE_BYTES, self._transfer.left_bytes)
+        self._transfer.left_bytes -= share
+        self._to_send += share
+        self._to_receive += share
+        return share > 0
+
+    def _receive(self) -> None:
+        try:
+            size = min(self._to_receive, SCRATCH_BYTES)
+            got = self._sink.recv_into(_scratch(), size, socket.MSG_TRUNC)
+            if not got:
+                raise ConnectionResetError
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._transfer.fail(error)
+            return
+        self._to_receive -= got
+        self._transfer.received(got)
+        # Sleep until much is there, but never for more than is still to come.
+        low_water = max(1, min(self._to_receive, LOW_WATER_BYTES))
+        if low_water != self._low_water and self._sink.fileno() >= 0:
+            self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+            self._low_water = low_water
+
+    def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for end in (self._source, self._sink):
+            if end.fileno() >= 0:
+                loop.remove_reader(end)
+                loop.remove_writer(end)
+                end.close()
+
+
+class Transfer:
+    """So many bytes over several connections; each takes on a share whenever it has room for more."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.left_bytes = size_bytes
+        self.handshake_ns = 0
+        """Shortest time a connection took to open: one round trip, without address resolution."""
+        self.flows: list[_Flow] = []
+        self._to_receive = size_bytes
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def received(self, size_bytes: int) -> None:
+        """Count what arrived."""
+        self._to_receive -= size_bytes
+        if not self._to_receive:
+            self._close()
+            self._over.set_result(None)
+
+    def fail(self, error: OSError) -> None:
+        """A connection broke, and the transfer with it."""
+        self._close()
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    async def finished(self) -> int:
+        """Wait until every byte is in; returns the moment (CLOCK_MONOTONIC, ns). OSError when one breaks."""
+        await self._over
+        return time.monotonic_ns()
+
+    def stop(self) -> None:
+        """Break it off."""
+        self._close()
+        self._over.cancel()
+
+    def _close(self) -> None:
+        for flow in self.flows:
+            flow.close()
+
+
+async def start(
+    source: str, sink: tuple[str, str], *, flows: int, size_bytes: int, congestion_control: str
+) -> Transfer:
+    """Open the connections and begin; `sink` is host name and address. OSError when one does not open."""
+    loop = asyncio.get_running_loop()
+    with namespaces.entered(sink[0]):
+        listener = socket.create_server((sink[1], 0), backlog=flows)
+    listener.setblocking(False)  # noqa: FBT003 - socket's signature
+    transfer = Transfer(size_bytes)
+    ends: list[tuple[socket.socket, socket.socket]] = []
+    handshakes_ns: list[int] = []
+    try:
+        for _ in range(flows):
+            with namespaces.entered(source):
+                sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            sender.setblocking(False)  # noqa: FBT003 - socket's signature
+            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
+            begun_ns = time.monotonic_ns()
+            await loop.sock_connect(sender, listener.getsockname())
+            handshakes_ns.append(time.monotonic_ns() - begun_ns)
+            receiver, _ = await loop.sock_accept(listener)
+            receiver.setblocking(False)  # noqa: FBT003 - socket's signature
+            ends.append((sender, receiver))
+    finally:
+        listener.close()
+    transfer.handshake_ns = min(handshakes_ns)
+    transfer.flows = [_Flow(*pair, transfer) for pair in ends]
+    return transfer

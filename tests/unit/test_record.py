@@ -1,0 +1,200 @@
+"""The record: complete, exact, deterministic, and readable after any end of a run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from testbed import record
+from testbed.errors import RunError
+from testbed.plan import Plan
+from testbed.rundir import RunDir
+from tests.unit.synthetic_plan import S, make_plan
+from tests.unit.synthetic_run import T0_NS, note, write_run
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(requests=60)
+
+
+@pytest.fixture
+def run(tmp_path: Path, plan: Plan) -> RunDir:
+    return write_run(tmp_path / "run", plan, tcp_lines=640)
+
+
+def empty_run(directory: Path) -> RunDir:
+    run = RunDir(directory)
+    run.journal.mkdir(parents=True)
+    return run
+
+
+def test_tables_have_exactly_the_columns_of_the_schema(run: RunDir, plan: Plan) -> None:
+    """Every table has the columns and types of TABLES, in memory and on disk."""
+    built = record.build(run, plan)
+    loaded = record.load(run)
+    for name, schema in record.TABLES.items():
+        assert built[name].schema == pl.Schema(schema)
+        assert loaded[name].equals(built[name])
+
+
+def test_request_times_follow_from_the_lines_of_all_writers(tmp_path: Path, plan: Plan) -> None:
+    """A request joins client, router, prefill and decode by its id, in seconds since t0."""
+    run = empty_run(tmp_path / "run")
+    note(run, "bench", "start", T0_NS)
+    note(
+        run, "client", "request", T0_NS + S, id=0, t_first_ns=T0_NS + 4 * S, t_last_ns=T0_NS + 6 * S,
+        t_end_ns=T0_NS + 7 * S, tokens=5, state="completed", cause=None,
+    )  # fmt: skip
+    note(
+        run, "router", "decision", T0_NS + S, id=0, route="prfaas", prefill="p", decode="d",
+        uncached_tokens=9, threshold_tokens=8, reason="long",
+    )  # fmt: skip
+    note(
+        run, "prefill-x", "prefill", T0_NS + 1_500_000_000, id=0, t_start_ns=T0_NS + 2 * S,
+        t_end_ns=T0_NS + 3 * S, tokens=9, kv_bytes=1000,
+    )  # fmt: skip
+    note(run, "decode-y", "kv", T0_NS + 3_250_000_000, id=0, size_bytes=1000, chunks=1, checksum_errors=0)
+    note(
+        run,
+        "decode-y",
+        "decode",
+        T0_NS + 3_500_000_000,
+        id=0,
+        t_first_ns=T0_NS + 4 * S,
+        t_last_ns=T0_NS + 5 * S,
+        tokens=5,
+    )
+
+    row = record.build(run, plan)["requests"].row(0, named=True)
+
+    expected = {
+        "sent_s": 1.0, "ttft_s": 3.0, "e2e_s": 6.0, "queue_s": 0.5, "prefill_s": 1.0, "kv_transfer_s": 0.25,
+        "itl_s": 0.25, "tokens": 5, "kv_bytes": 1000, "prefill": "prefill-x", "decode": "decode-y",
+        "route": "prfaas", "threshold_tokens": 8, "state": "completed", "cause": None,
+    }  # fmt: skip
+    assert expected == {column: row[column] for column in expected}
+
+
+def test_a_single_token_has_no_time_between_tokens(tmp_path: Path, plan: Plan) -> None:
+    """itl_s is null for one token, not a division by zero."""
+    run = empty_run(tmp_path / "run")
+    note(run, "d", "decode", 0, id=0, t_first_ns=1, t_last_ns=1, tokens=1)
+    assert record.build(run, plan)["requests"]["itl_s"][0] is None
+
+
+def test_refused_kv_is_not_complete(tmp_path: Path, plan: Plan) -> None:
+    """A KV with a wrong chunk counts its errors, and only the attempt that arrives sets the time."""
+    run = empty_run(tmp_path / "run")
+    for number, (state, at_s) in enumerate((("failed", 1), ("completed", 5))):
+        note(run, "p", "transfer", at_s * S, id=number // 2, peer="d", wan=True, size_bytes=8, chunks=2,
+            t_end_ns=(at_s + 1) * S, state=state, cause=None,
+        )  # fmt: skip
+    note(run, "decode-y", "kv", 2 * S, id=0, size_bytes=8, chunks=2, checksum_errors=1)
+    refused = record.build(run, plan)
+    assert refused["requests"]["kv_done_s"][0] is None
+    note(run, "decode-y", "kv", 6 * S, id=0, size_bytes=8, chunks=2, checksum_errors=0)
+    mended = record.build(run, plan)
+    assert mended["requests"]["kv_done_s"][0] == 5.0
+    assert mended["transfers"]["checksum_errors"].to_list() == [None, 1]
+
+
+def test_counters_become_differences(tmp_path: Path, plan: Plan) -> None:
+    """Throughput and drops are those since the previous sample of the same direction."""
+    run = empty_run(tmp_path / "run")
+    fields = {
+        "rate_bps": 1,
+        "delay_ns": 1,
+        "jitter_ns": 0,
+        "loss_ratio": 0.0,
+        "backlog_bytes": 0,
+        "flight_packets": 0,
+    }
+    for index, tx_bytes in enumerate((100, 350)):
+        for direction in ("a_to_b", "b_to_a"):
+            note(
+                run, "link", "link", index * S // 2, direction=direction, tx_bytes=tx_bytes,
+                tx_packets=1, drops=2 * index,
+                lost_packets=3 * index, **fields,
+            )  # fmt: skip
+    links = record.build(run, plan)["links"]
+    assert links["throughput_bps"].to_list() == [None, None, 4000.0, 4000.0]
+    assert links["drops"].to_list() == [None, None, 2, 2]
+    assert links["lost_packets"].to_list() == [None, None, 3, 3]
+
+
+def test_an_absent_journal_gives_empty_tables(tmp_path: Path, plan: Plan) -> None:
+    """A run killed before its first line still has a record: every planned request is unfinished."""
+    tables = record.build(RunDir(tmp_path), plan)
+    assert set(tables["requests"]["state"]) == {"unfinished"}
+    assert tables["requests"].height == len(plan.requests)
+    assert all(tables[name].is_empty() for name in tables if name != "requests")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
+def test_a_truncated_journal_stays_readable(run: RunDir, plan: Plan, share: float) -> None:
+    """Where a killed writer stopped in the middle of a line is no problem of trust."""
+    for path in run.journal.glob("*.jsonl"):
+        text = path.read_bytes()
+        path.write_bytes(text[: int(len(text) * share)])
+    events = record.build(run, plan)["events"]
+    assert events.filter(pl.col("kind") == "trust").is_empty()
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"kind":"link","t_ns":1}', b"{", b'{"kind":"nonsense","t_ns":1}', b'{"t_ns":1}', b"\xff"]
+)
+def test_a_malformed_line_is_a_problem_of_trust(run: RunDir, plan: Plan, line: bytes) -> None:
+    """A line that is cut, unknown or incomplete is named with its file and number, and the rest is read."""
+    path = run.journal / "link.jsonl"
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    tables = record.build(run, plan)
+    noted = tables["events"].filter(pl.col("kind") == "trust")["detail"].to_list()
+    assert len(noted) == 1
+    assert noted[0].startswith("journal/link.jsonl: 1 malformed line(s), first line 1: ")
+    assert tables["links"].height == 3600
+
+
+def test_contradictions_are_problems_of_trust(run: RunDir, plan: Plan) -> None:
+    """A request that ends twice, an unplanned one and a counter that falls are not passed over."""
+    note(run, "client", "request", T0_NS, id=3, state="completed")
+    note(run, "client", "request", T0_NS, id=9999, state="completed")
+    path = run.journal / "link.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines).replace(b'"tx_bytes":', b'"tx_bytes":9', 2))
+    noted = record.build(run, plan)["events"].filter(pl.col("kind") == "trust")["detail"].to_list()
+    assert any("more than once: [3]" in problem for problem in noted)
+    assert any("does not have: [9999]" in problem for problem in noted)
+    assert any("went backwards" in problem for problem in noted)
+
+
+def test_the_digest_depends_on_content_alone(run: RunDir, plan: Plan, tmp_path: Path) -> None:
+    """The same journal gives the same digest, whatever wrote the Parquet files; one other value another."""
+    tables = record.build(run, plan)
+    first = record.digest(run)
+    for name, table in tables.items():
+        table.write_parquet(run.record / f"{name}.parquet", compression="uncompressed", row_group_size=7)
+    assert record.digest(run) == first
+    again = write_run(tmp_path / "again", plan, tcp_lines=640)
+    record.build(again, plan)
+    assert record.digest(again) == first
+    tables["tcp"] = tables["tcp"].with_columns(pl.col("rtt_s") + 1e-9)
+    assert record.digest_tables(tables) != first
+
+
+def test_loading_an_unbuilt_record_says_what_to_do(run: RunDir) -> None:
+    """A missing table is a RunError with the command that makes it."""
+    with pytest.raises(RunError, match=r"python -m testbed\.report"):
+        record.load(run)
+
+
+def test_building_is_quick(tmp_path: Path) -> None:
+    """300 requests, 20,000 TCP lines and 3,600 link lines take well under a second."""
+    plan = make_plan()
+    run = write_run(tmp_path / "run", plan, tcp_lines=20_000)
+    started = time.perf_counter()
+    record.build(run, plan)
+    assert time.perf_counter() - started < 2.0  # 0.3 s where measured; room for a busy machine

@@ -1,0 +1,181 @@
+"""The report: complete, self-contained, safe with any name, and possible for any run."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pytest
+
+from testbed import expect, record
+from testbed.plan import Plan
+from testbed.report import page, signals
+from testbed.report.__main__ import main
+from testbed.report.markup import element
+from testbed.rundir import RunDir
+from tests.unit.synthetic_plan import expectation, make_plan, with_expectations
+from tests.unit.synthetic_run import write_run
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+class Outline(HTMLParser):
+    """Collects tags, attributes and text, and checks that elements nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] not in ("script", "style"):
+            self.text += data
+
+
+def written(run: RunDir, plan: Plan, manifest: dict[str, object] | None = None) -> str:
+    tables = record.build(run, plan)
+    verdict = expect.judge(plan, tables, expect.trust(run, tables))
+    return page.write(run, plan, tables, verdict, manifest or {}).read_text()
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> RunDir:
+    return write_run(tmp_path_factory.mktemp("runs") / "run", plan)
+
+
+def test_the_page_answers_its_question(run: RunDir, plan: Plan) -> None:
+    """Question, verdict, every expectation's finding, seed and digest stand in the page without scripts."""
+    manifest: dict[str, object] = {"virtual_s": 180.0, "wall_s": 60.0, "versions": {"kernel": "6.12.1"}}
+    outline = Outline(written(run, plan, manifest))
+    shown = outline.text.replace("\u00a0", " ")
+    for text in (
+        plan.question, "PASS", "6 expectations held", "crossed 22,000 tokens after 1.25 s",
+        "300 of 300", "3 times", record.digest(run), f"--seed {plan.seed}", "versions.kernel", "6.12.1",
+        "as asked",
+    ):  # fmt: skip
+        assert text in shown, text
+
+
+def test_the_page_loads_nothing(run: RunDir, plan: Plan) -> None:
+    """No attribute, style or script refers to anything outside the page."""
+    text = written(run, plan)
+    outline = Outline(text)
+    assert not {name for name, _ in outline.attributes} & {"src", "href", "srcset", "action", "data"}
+    assert "link" not in outline.tags
+    namespace = "http://www.w3.org/2000/svg"  # an identifier of DOM and XML, never fetched
+    assert re.findall(r"https?://[^\"'\s<]*|@import|url\((?!#)", text.replace(namespace, "")) == []
+
+
+def test_every_chart_speaks(run: RunDir, plan: Plan) -> None:
+    """Charts are images with a description, shaded in trouble, with the events' names."""
+    text = written(run, plan)
+    charts = re.findall(r'<svg [^>]*role="img"[^>]*aria-label="([^"]+)"', text)
+    assert len(charts) == text.count("<svg ") >= 8
+    assert all(" over time in " in chart and "no data" not in chart for chart in charts)
+    assert text.count('class="shaded"') == len(charts)
+    assert re.findall(r'class="event-label"[^>]*>([^<]+)<', text)[:3] == ["trouble", "tenants", "healed"]
+
+
+def test_any_name_is_text(tmp_path: Path) -> None:
+    """Markup in names, questions, reasons and problems is shown, not run."""
+    plan = make_plan(requests=20)
+    bound = expectation("bound", "requests.failed", HOSTILE, high=0)
+    plan = msgspec.structs.replace(with_expectations(plan, bound), name=HOSTILE, question=HOSTILE)
+    run = write_run(tmp_path / "run", plan, tcp_lines=64)
+    run.outcome.write_text(json.dumps({"finished": True, "problems": [HOSTILE]}))
+    events = (run.journal / "bench.jsonl").read_text()
+    (run.journal / "bench.jsonl").write_text(events.replace('"trouble"', json.dumps(HOSTILE)))
+    text = written(run, plan, {HOSTILE: HOSTILE})
+    assert "<img" not in text
+    assert Outline(text).text.count(HOSTILE) >= 6
+    assert text.count("</script>") == 2
+
+
+def test_distrust_comes_first(tmp_path: Path) -> None:
+    """A run that cannot be trusted says why before it says anything else."""
+    plan = make_plan(requests=20)
+    run = write_run(tmp_path / "run", plan, tcp_lines=64, finished=False)
+    shown = Outline(written(run, plan)).text
+    assert "UNKNOWN" in shown
+    assert shown.index("Why this run cannot be trusted") < shown.index("What was expected")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.7])
+def test_a_killed_run_has_a_report(tmp_path: Path, share: float) -> None:
+    """`python -m testbed.report` turns whatever a killed run left into record, verdict and page."""
+    plan = make_plan(requests=40)
+    run = write_run(tmp_path / "run", plan, tcp_lines=320)
+    run.outcome.unlink()
+    for path in run.journal.glob("*.jsonl"):
+        text = path.read_bytes()
+        path.write_bytes(text[: int(len(text) * share)])
+    assert main([str(run.path)]) == 2
+    assert all(path.is_file() for path in (run.verdict, run.junit, run.report, run.record / "tcp.parquet"))
+    Outline(run.report.read_text())
+
+
+def test_the_command_on_no_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory without a plan is a wrong argument: exit code 3, the path, and no traceback."""
+    assert main([str(tmp_path)]) == 3
+    assert str(tmp_path / "plan.json") in capsys.readouterr().err
+
+
+def test_the_report_is_quick_and_small(run: RunDir, plan: Plan) -> None:
+    """A page of 300 requests takes well under 3 s and a megabyte."""
+    tables = record.build(run, plan)
+    verdict = expect.judge(plan, tables, [])
+    started = time.perf_counter()
+    path = page.write(run, plan, tables, verdict, {})
+    assert time.perf_counter() - started < 3.0
+    assert path.stat().st_size < 1_000_000
+
+
+def test_trouble_is_where_the_link_differs_from_its_start(plan: Plan) -> None:
+    """Trouble lasts from the first change to the return, and to the end without one."""
+    assert signals.trouble(plan, 120.0) == ((30.0, 75.0),)
+    unhealed = msgspec.structs.replace(plan, changes=plan.changes[:1])
+    assert signals.trouble(unhealed, 120.0) == ((30.0, 120.0),)
+    assert signals.trouble(msgspec.structs.replace(plan, changes=()), 120.0) == ()
+
+
+def test_retransmissions_survive_a_reused_port() -> None:
+    """A counter that starts again belongs to a new socket: nothing negative, nothing counted twice."""
+    rows = [
+        {"t_s": float(t), "host": "a", "local": "x", "remote": "y", "use": "kv", "bytes_retrans": value}
+        for t, value in enumerate((5, 9, 2, 2))
+    ]
+    tcp = pl.DataFrame(rows, schema=record.TABLES["tcp"])
+    assert signals.retransmitted(tcp, "kv")["bytes"].to_list() == [5, 4, 2, 0]
+
+
+def test_element_escapes_text_and_attributes() -> None:
+    """Only Markup is taken as markup."""
+    assert (
+        element("b", "<i>", element("br"), title='"<', hidden=True, lang=None)
+        == '<b title="&quot;&lt;" hidden>&lt;i&gt;<br></b>'
+    )
