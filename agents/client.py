@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import uvloop
 
 from agents import config
 from agents.journal import Journal
@@ -118,4 +119,4 @@ class _Seen:
 
 
 if __name__ == "__main__":
-    asyncio.run(Client(config.from_arguments()).run())
+    uvloop.run(Client(config.from_arguments()).run())

@@ -31,6 +31,8 @@ class Transport(Frozen, frozen=True):
     payload: Literal["synthetic", "verified"]
     connections: int
     chunk_bytes: int
+    layer_group: int
+    """Layers handed over together, once the last of them is computed."""
     congestion_control: str
 
 

@@ -14,6 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvloop
+
 from agents import config, wire
 from agents.journal import Journal
 from agents.profiles import PROFILES
@@ -125,8 +127,9 @@ class Decode:
             self._timer.cancel()
             self._timer = None
         if self._due:
-            delay_s = max(0, self._due[0][0] - time.monotonic_ns()) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+            delay_ms = -(-max(0, self._due[0][0] - time.monotonic_ns()) // 1_000_000)
+            # the event loop counts whole milliseconds: rounded up, so that it does not wake too early
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1e3, self._wake)
 
     def _wake(self) -> None:
         """Tell of every token that is due, all requests in one message; let finished ones go."""
@@ -170,4 +173,4 @@ class Decode:
 
 
 if __name__ == "__main__":
-    asyncio.run(Decode(config.from_arguments()).run())
+    uvloop.run(Decode(config.from_arguments()).run())

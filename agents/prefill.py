@@ -1,4 +1,6 @@
-"""A prefill instance: one request at a time, its KV handed over layer by layer while it computes.
+"""A prefill instance: one request at a time, its KV handed over while it computes.
+
+Layers leave in groups of `transport.layer_group`, each as soon as its last layer is computed.
 
 Compute replays a profile: layer i of n is finished at i/n of T_prefill(tokens).
 """
@@ -9,6 +11,8 @@ import asyncio
 import dataclasses
 import time
 from pathlib import Path
+
+import uvloop
 
 from agents import config, wire
 from agents.journal import Journal
@@ -43,7 +47,8 @@ class Prefill:
         config.say_ready()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._compute())
-            tasks.create_task(self._report())
+            if self._settings.me.cluster == "prfaas":
+                tasks.create_task(self._report())
 
     def _connected(self, channel: wire.Channel) -> None:
         self._router = channel
@@ -64,9 +69,12 @@ class Prefill:
     async def _prefill(self, queued_ns: int, request: int, tokens: int, decode: str) -> None:
         """Compute one request; its KV may still be on its way when this returns."""
         peer = self._decodes[decode]
+        layers = len(self._model.layers)
+        group = self._settings.transport.layer_group
+        groups = [range(first, min(first + group, layers)) for first in range(0, layers, group)]
         sizes = [
-            self._model.layer_bytes(layer, tokens, self._settings.scale)
-            for layer in range(len(self._model.layers))
+            sum(self._model.layer_bytes(layer, tokens, self._settings.scale) for layer in one)
+            for one in groups
         ]
         start_ns = time.monotonic_ns()
         try:
@@ -77,10 +85,10 @@ class Prefill:
             return
         transfer = self._sender.begin(request, decode, sizes)
         took_ns = round(self._profile.prefill_s(tokens) * 1e9)
-        for layer, size in enumerate(sizes):
-            due_ns = start_ns + took_ns * (layer + 1) // len(sizes)
+        for one, size in zip(groups, sizes, strict=True):
+            due_ns = start_ns + took_ns * one.stop // layers
             await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
-            self._sender.push(transfer, layer, size)
+            self._sender.push(transfer, one.stop - 1, size)
         end_ns = time.monotonic_ns()
         self._journal.note(
             "prefill",
@@ -123,8 +131,6 @@ class Prefill:
         interval_ns = self._settings.scheduling.interval_ns
         while True:
             await asyncio.sleep(interval_ns / 1e9)
-            if self._settings.me.cluster != "prfaas":
-                continue
             signals = self._sender.signals()
             if self._router is not None and signals != self._last:
                 self._tell("signals", **dataclasses.asdict(signals))
@@ -132,4 +138,4 @@ class Prefill:
 
 
 if __name__ == "__main__":
-    asyncio.run(Prefill(config.from_arguments()).run())
+    uvloop.run(Prefill(config.from_arguments()).run())

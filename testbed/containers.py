@@ -187,16 +187,15 @@ class Containers:
         def bind(source: Path, target: str, *options: str) -> dict[str, Any]:
             return {"destination": target, "source": str(source), "type": "bind", "options": ["rbind", *options]}
 
-        def memory(target: str, mode: str) -> dict[str, Any]:
-            options = ["nosuid", "nodev", f"mode={mode}"]
-            return {"destination": target, "source": "tmpfs", "type": "tmpfs", "options": options}
+        def memory(target: str, mode: str, *options: str) -> dict[str, Any]:
+            return {"destination": target, "source": "tmpfs", "type": "tmpfs", "options": ["nosuid", f"mode={mode}", *options]}
 
         return [
             {"destination": "/proc", "source": "proc", "type": "proc"},
             memory("/dev", "755"),
-            memory("/dev/shm", "1777"),  # noqa: S108 - in the container
-            memory("/tmp", "1777"),  # noqa: S108 - in the container
-            memory("/run", "755"),
+            memory("/dev/shm", "1777", "nodev"),
+            memory("/tmp", "1777", "nodev"),  # noqa: S108 - in the container
+            memory("/run", "755", "nodev"),
             bind(PROJECT, str(PROJECT), "ro"),
             bind(self._directory / "agents", "/run/agents", "ro"),
             bind(self._journal, "/run/journal", "rw"),

@@ -112,6 +112,8 @@ class Transport(Frozen, frozen=True):
     payload: Literal["synthetic", "verified"]
     connections: int
     chunk_bytes: int
+    layer_group: int
+    """Layers that prefill hands over together."""
     congestion_control: str
 
 

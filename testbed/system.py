@@ -41,6 +41,7 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
                 payload=plan.transport.payload,
                 connections=plan.transport.connections,
                 chunk_bytes=plan.transport.chunk_bytes,
+                layer_group=plan.transport.layer_group,
                 congestion_control=plan.transport.congestion_control,
             ),
             scheduling=config.Scheduling(

@@ -7,6 +7,7 @@ at the far end.
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import socket
 import time
@@ -29,7 +30,7 @@ def _pages() -> int:
 
 @lru_cache(maxsize=1)
 def _scratch() -> memoryview:
-    return memoryview(bytearray(SCRATCH_BYTES))
+    return memoryview(mmap.mmap(-1, SCRATCH_BYTES))
 
 
 class _Flow:

@@ -192,15 +192,15 @@ class Sender:
         opened = _Connection(connection, self._acknowledged, lambda: self._broken(peer, opened))
         return opened
 
-    def begin(self, transfer: int, peer: str, layer_sizes: list[int]) -> Transfer:
-        """Announce a transfer whose layers will have these sizes, in bytes."""
-        chunks = sum(-(-size // self._chunk_bytes) for size in layer_sizes)
-        begun = Transfer(transfer, peer, sum(layer_sizes), chunks)
+    def begin(self, transfer: int, peer: str, sizes: list[int]) -> Transfer:
+        """Announce a transfer whose groups of layers will have these sizes, in bytes."""
+        chunks = sum(-(-size // self._chunk_bytes) for size in sizes)
+        begun = Transfer(transfer, peer, sum(sizes), chunks)
         self._transfers[transfer] = begun
         return begun
 
     def push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
-        """Hand over one finished layer; each chunk goes to the connection with the least to send."""
+        """Hand over what is finished up to `layer`; each chunk goes to the connection with the least to send."""
         if transfer.over.done():
             return
         if not transfer.started_ns:

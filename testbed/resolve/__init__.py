@@ -96,6 +96,7 @@ def resolve(
             payload=scenario.transport.payload,
             connections=scenario.transport.connections,
             chunk_bytes=scenario.transport.chunk,
+            layer_group=scenario.transport.layer_group,
             congestion_control=scenario.transport.congestion_control,
         ),
         policy=resolve_policy(scenario, scale, requests, findings),

@@ -71,6 +71,7 @@ class Transport(Section):
     payload: Literal["synthetic", "verified"] = "synthetic"
     connections: Annotated[int, Strict(), Ge(1), Le(256)] = 4
     chunk: Size = parse_size_bytes("16MiB")
+    layer_group: int = Field(default=1, ge=1, le=1000)
     congestion_control: CongestionControl = "cubic"
 
 

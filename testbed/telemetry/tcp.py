@@ -19,7 +19,7 @@ _ESTABLISHED, _CLOSE_WAIT = 1, 8
 _STATES = 1 << _ESTABLISHED | 1 << _CLOSE_WAIT
 _DIAG_INFO, _DIAG_CONG = 2, 4
 _MESSAGE_BYTES, _DIAG_BYTES = 16, 72
-_RECEIVE_BYTES = 1 << 20
+_RECEIVE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class TcpDump:
         with namespaces.entered(namespace):
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
         self._socket.bind((0, 0))
+        self._buffer = bytearray(_RECEIVE_BYTES)
         wanted = 1 << (_DIAG_INFO - 1) | 1 << (_DIAG_CONG - 1)
         request = struct.pack("=BBBxI48x", socket.AF_INET, socket.IPPROTO_TCP, wanted, _STATES)
         self._request = (
@@ -56,9 +57,9 @@ class TcpDump:
         """Every established TCP connection of the namespace."""
         self._socket.send(self._request)
         while True:
-            data = self._socket.recv(_RECEIVE_BYTES)
-            at = 0
-            while at < len(data):
+            got, at = self._socket.recv_into(self._buffer), 0
+            data = self._buffer
+            while at < got:
                 size, kind = struct.unpack_from("=IH", data, at)
                 if kind == _NLMSG_DONE:
                     return
@@ -73,7 +74,7 @@ class TcpDump:
         self._socket.close()
 
 
-def _parse(data: bytes, at: int, end: int) -> Socket:
+def _parse(data: bytearray, at: int, end: int) -> Socket:
     """struct inet_diag_msg and the attributes behind it."""
     local_port, remote_port = struct.unpack_from(">HH", data, at + 4)
     local, remote = (socket.inet_ntoa(data[at + start : at + start + 4]) for start in (8, 24))
@@ -85,7 +86,7 @@ def _parse(data: bytes, at: int, end: int) -> Socket:
         if kind == _DIAG_INFO:
             info = value
         elif kind == _DIAG_CONG:
-            congestion_control = value.rstrip(b"\0").decode()
+            congestion_control = bytes(value).rstrip(b"\0").decode()
         attribute += (size + 3) & ~3
     return Socket(
         local=f"{local}:{local_port}",
