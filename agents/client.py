@@ -12,7 +12,6 @@ from pathlib import Path
 
 import httpx
 import msgspec
-import uvloop
 
 from agents import config
 from agents.journal import Journal
@@ -119,4 +118,4 @@ class _Seen:
 
 
 if __name__ == "__main__":
-    uvloop.run(Client(config.from_arguments()).run())
+    asyncio.run(Client(config.from_arguments()).run())

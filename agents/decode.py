@@ -14,8 +14,6 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvloop
-
 from agents import config, wire
 from agents.journal import Journal
 from agents.profiles import PROFILES
@@ -173,4 +171,4 @@ class Decode:
 
 
 if __name__ == "__main__":
-    uvloop.run(Decode(config.from_arguments()).run())
+    asyncio.run(Decode(config.from_arguments()).run())

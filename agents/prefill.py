@@ -12,8 +12,6 @@ import dataclasses
 import time
 from pathlib import Path
 
-import uvloop
-
 from agents import config, wire
 from agents.journal import Journal
 from agents.profiles import MODELS, PROFILES
@@ -138,4 +136,4 @@ class Prefill:
 
 
 if __name__ == "__main__":
-    uvloop.run(Prefill(config.from_arguments()).run())
+    asyncio.run(Prefill(config.from_arguments()).run())

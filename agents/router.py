@@ -8,12 +8,12 @@ GET  /health
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 import uvicorn
-import uvloop
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -151,4 +151,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(_main())
+    asyncio.run(_main())

@@ -149,6 +149,7 @@ def _boot_arguments(needs: Needs) -> list[str]:
         "con=null",
         "con0=null,fd:1",
         "norandmaps",
+        "thash_entries=4096",  # each dump of TCP sockets walks the whole table
         f"rng-seed={needs.seed % 2**64}",
         "uml_dir=./",
         "umid=guest",

@@ -54,7 +54,9 @@ patch_sources() {
 	done
 	# hundreds of directories in which nothing would be compiled
 	sed -i -E '/\+= (clk|firmware|gpu|iommu|soc|video)\/$/d; s: media/$::' "$src/drivers/Makefile"
-	patch -p1 -d "$src" <"$here/loss-per-packet.patch" || fail "net/sched/sch_netem.c is not as expected"
+	for change in "$here"/*.patch; do
+		patch -p1 -d "$src" <"$change" || fail "$change does not fit this kernel source"
+	done
 }
 
 symbols() { grep -v -e '^#' -e '^$' "$here/kernel.symbols"; }
