@@ -235,7 +235,9 @@ class Dispatcher:
             return sum(counts), sum(count > 0 for count in counts)
 
         (queue_prfaas, active_prfaas), (queue_pd, active_pd) = queue("prfaas"), queue("pd")
-        decoding = [sum(flight.prefilled for flight in one.flights.values()) for one in self._decodes.values()]
+        decoding = [
+            sum(flight.prefilled for flight in one.flights.values()) for one in self._decodes.values()
+        ]
         slots = self._config.system.pd.bs_max
         return View(
             t_s=(now_ns - self._started_ns) / 1e9,
@@ -251,9 +253,7 @@ class Dispatcher:
     def _measure_egress(self, interval_s: float) -> Egress:
         """Sum what the PrfaaS instances reported since the last look."""
         reports = [
-            one.signals
-            for one in self._prefills.values()
-            if one.peer.cluster == "prfaas" and one.signals
+            one.signals for one in self._prefills.values() if one.peer.cluster == "prfaas" and one.signals
         ]
         acked = sum(report["acked_bytes"] for report in reports)
         retrans = sum(report["retrans_bytes"] for report in reports)

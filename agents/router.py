@@ -83,9 +83,7 @@ def build(settings: config.Config) -> FastAPI:
         if flight.cause is not None:
             return _error(503, flight.cause)
         if body.stream:
-            return StreamingResponse(
-                _events(flight, first, settings.model), media_type="text/event-stream"
-            )
+            return StreamingResponse(_events(flight, first, settings.model), media_type="text/event-stream")
         done = first
         while done < flight.output_tokens and flight.cause is None:
             done = await flight.next()

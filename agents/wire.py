@@ -45,7 +45,9 @@ class Channel:
             handle(self._decoder.decode(line))
 
 
-async def serve(address: str, port: int, on_channel: Callable[[Channel], None], handle: Callable[[Message], None]) -> None:
+async def serve(
+    address: str, port: int, on_channel: Callable[[Channel], None], handle: Callable[[Message], None]
+) -> None:
     """Listen for the router; `on_channel` gets its end of the connection, `handle` its messages."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -164,9 +164,7 @@ class Containers:
                 ],
                 "user": {"uid": 0, "gid": 0},
                 "noNewPrivileges": True,
-                "capabilities": {
-                    kind: _CAPABILITIES for kind in ("bounding", "effective", "permitted")
-                },
+                "capabilities": {kind: _CAPABILITIES for kind in ("bounding", "effective", "permitted")},
                 "rlimits": [{"type": "RLIMIT_NOFILE", "hard": _FILES_MAX, "soft": _FILES_MAX}],
             },
             "mounts": self._mounts(),
@@ -185,10 +183,20 @@ class Containers:
 
     def _mounts(self) -> list[dict[str, Any]]:
         def bind(source: Path, target: str, *options: str) -> dict[str, Any]:
-            return {"destination": target, "source": str(source), "type": "bind", "options": ["rbind", *options]}
+            return {
+                "destination": target,
+                "source": str(source),
+                "type": "bind",
+                "options": ["rbind", *options],
+            }
 
         def memory(target: str, mode: str, *options: str) -> dict[str, Any]:
-            return {"destination": target, "source": "tmpfs", "type": "tmpfs", "options": ["nosuid", f"mode={mode}", *options]}
+            return {
+                "destination": target,
+                "source": "tmpfs",
+                "type": "tmpfs",
+                "options": ["nosuid", f"mode={mode}", *options],
+            }
 
         return [
             {"destination": "/proc", "source": "proc", "type": "proc"},

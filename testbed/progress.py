@@ -32,7 +32,9 @@ class Progress:
             )
             self._task = self._bar.add_task("booting", total=self._duration_s, speed="")
         if not quiet:
-            console.print(f"[bold]{plan.name}[/bold]  seed {plan.seed}  scale {plan.scale:g}", highlight=False)
+            console.print(
+                f"[bold]{plan.name}[/bold]  seed {plan.seed}  scale {plan.scale:g}", highlight=False
+            )
             console.print(plan.question, highlight=False)
 
     def line(self, text: str) -> None:

@@ -101,7 +101,14 @@ def new_run_dir(out: Path, plan: Plan) -> RunDir:
 
 
 def execute(
-    directory: RunDir, plan: Plan, kernel: Kernel, clock: Clock, console: Console, *, quiet: bool, report: bool
+    directory: RunDir,
+    plan: Plan,
+    kernel: Kernel,
+    clock: Clock,
+    console: Console,
+    *,
+    quiet: bool,
+    report: bool,
 ) -> verdict.Verdict:
     """Run the plan in `kernel`, then judge what it left behind; Ctrl-C ends the guest and judges, too."""
     started = time.monotonic()

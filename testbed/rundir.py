@@ -1,14 +1,14 @@
 """Every name inside a run directory, in one place.
 
-    runs/<scenario>-<seed>[-n]/
-      scenario.yaml   the scenario as read, byte for byte
-      plan.json       what `resolve` made of it: all that `inside` needs
-      manifest.json   versions, kernel, seed, host CPU, wall and virtual seconds, record_digest
-      outcome.json    what `inside` says of itself: finished or not, and why
-      journal/        one JSON-lines file per writer, appended from the first event on
-      record/         Parquet tables made from the journal
-      verdict.json  junit.xml  report.html
-      console.log     what the guest printed
+runs/<scenario>-<seed>[-n]/
+  scenario.yaml   the scenario as read, byte for byte
+  plan.json       what `resolve` made of it: all that `inside` needs
+  manifest.json   versions, kernel, seed, host CPU, wall and virtual seconds, record_digest
+  outcome.json    what `inside` says of itself: finished or not, and why
+  journal/        one JSON-lines file per writer, appended from the first event on
+  record/         Parquet tables made from the journal
+  verdict.json  junit.xml  report.html
+  console.log     what the guest printed
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from testbed import namespaces
 from testbed.errors import Problem, ShapingError
 
 PAGE_BYTES = 4096
-DEFAULT_RECEIVE_BYTES = 32 << 20
+DEFAULT_RECEIVE_BYTES = 128 << 20
 """Initial receive buffer: above the receivers' low-water marks, which otherwise clamp the window."""
 DEFAULT_SEND_BYTES = 64 << 20
 """Initial send buffer: a whole group of layers, so that one system call hands it over."""

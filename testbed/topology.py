@@ -16,6 +16,8 @@ from pyroute2 import IPRoute
 
 from testbed import namespaces, sysctl
 from testbed.errors import Problem, ShapingError
+from testbed.shaping import attributes
+from testbed.shaping.link import SUPER_PACKET_BYTES
 from topologies import TOPOLOGIES
 
 
@@ -101,12 +103,16 @@ class NetlinkLink(Link):  # type: ignore[misc]
                 "net_ns_fd": str(namespaces.NETNS_DIR / node2.name),
             },
         )
+        for node, name in ((node1, intfname1), (node2, intfname2)):
+            index = node.netlink.link_lookup(ifname=name)[0]
+            node.netlink.link("set", index=index, gso_ipv4_max_size=SUPER_PACKET_BYTES)
 
 
 class Network:
     """A built topology: nodes by name, their addresses, their netlink sockets."""
 
     def __init__(self, topology: str, params: dict[str, int], mtu_bytes: int, window_bytes: int) -> None:
+        attributes.install()
         link = type("SizedLink", (NetlinkLink,), {"mtu_bytes": mtu_bytes})
         Mininet.inited = True  # its init() only raises limits of this machine, by shell
         self._net = _Net(

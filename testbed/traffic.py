@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from testbed import namespaces
 
-LOW_WATER_BYTES = 4 << 20
+LOW_WATER_BYTES = 16 << 20
 SCRATCH_BYTES = 32 << 20
 PAGES_BYTES = 64 << 20
 SHARE_BYTES = 16 << 20
@@ -47,7 +47,9 @@ class _Flow:
     def _send(self) -> None:
         try:
             while self._to_send or self._take():
-                self._to_send -= os.sendfile(self._source.fileno(), _pages(), 0, min(self._to_send, PAGES_BYTES))
+                self._to_send -= os.sendfile(
+                    self._source.fileno(), _pages(), 0, min(self._to_send, PAGES_BYTES)
+                )
         except BlockingIOError:
             return
         except OSError as error:

@@ -1,18 +1,18 @@
 """The KV wire format: a fixed header before each chunk, a fixed acknowledgement behind each transfer.
 
-    header (64 bytes, big-endian)             acknowledgement (24 bytes, big-endian)
-      4  magic "KVC1"                           4  magic "KVA1"
-      1  payload mode: 0 synthetic, 1 verified  4  status: 0 complete, 1 refused (wrong checksum)
-      3  zero                                   8  transfer id
-      8  transfer id                            8  size of the KV, bytes
-      8  size of the whole transfer, bytes
-      4  layer
-      4  chunk within the transfer
-      4  chunks of the transfer
-      4  size of this chunk, bytes
-      8  xxh3-64 of the chunk (verified payload; 0 when synthetic)
-      8  zero
-      8  xxh3-64 of the 56 bytes before
+header (64 bytes, big-endian)             acknowledgement (24 bytes, big-endian)
+  4  magic "KVC1"                           4  magic "KVA1"
+  1  payload mode: 0 synthetic, 1 verified  4  status: 0 complete, 1 refused (wrong checksum)
+  3  zero                                   8  transfer id
+  8  transfer id                            8  size of the KV, bytes
+  8  size of the whole transfer, bytes
+  4  layer
+  4  chunk within the transfer
+  4  chunks of the transfer
+  4  size of this chunk, bytes
+  8  xxh3-64 of the chunk (verified payload; 0 when synthetic)
+  8  zero
+  8  xxh3-64 of the 56 bytes before
 """
 
 from __future__ import annotations

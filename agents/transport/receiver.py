@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from agents.transport.frames import COMPLETE, HEADER_BYTES, REFUSED, Ack, FrameError, Header
 
-LOW_WATER_BYTES = 4 << 20
+LOW_WATER_BYTES = 16 << 20
 SCRATCH_BYTES = 32 << 20
 
 
@@ -40,9 +40,7 @@ class Receiver:
     `on_refused` each one with a chunk whose checksum is wrong: such a transfer never completes.
     """
 
-    def __init__(
-        self, on_complete: Callable[[Arrival], None], on_refused: Callable[[Arrival], None]
-    ) -> None:
+    def __init__(self, on_complete: Callable[[Arrival], None], on_refused: Callable[[Arrival], None]) -> None:
         self._on_complete, self._on_refused = on_complete, on_refused
         self._arrivals: dict[int, Arrival] = {}
         self._refused: set[int] = set()
@@ -140,9 +138,7 @@ class _Incoming:
         if self._header.verified:
             got = self._socket.recv_into(self._body[self._have :])
         else:  # the kernel drops the bytes instead of copying them
-            got = self._socket.recv_into(
-                self._receiver.scratch, min(left, SCRATCH_BYTES), socket.MSG_TRUNC
-            )
+            got = self._socket.recv_into(self._receiver.scratch, min(left, SCRATCH_BYTES), socket.MSG_TRUNC)
         if not got:
             raise ConnectionResetError
         self._have += got

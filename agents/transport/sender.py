@@ -53,7 +53,9 @@ class Signals:
 class _Connection:
     """One TCP connection and the chunks that wait for it."""
 
-    def __init__(self, connection: socket.socket, on_ack: Callable[[Ack], None], on_break: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: socket.socket, on_ack: Callable[[Ack], None], on_break: Callable[[], None]
+    ) -> None:
         self.socket = connection
         self.pushed_bytes = 0
         self.acked_bytes = 0
@@ -69,9 +71,7 @@ class _Connection:
     def push(self, header: Header) -> None:
         """Queue one chunk behind what waits already, and send what the socket takes."""
         if header.verified:
-            pieces = payload.verified_bytes(
-                header.transfer, header.layer, header.chunk, header.size_bytes
-            )
+            pieces = payload.verified_bytes(header.transfer, header.layer, header.chunk, header.size_bytes)
             digest = xxh3_64()
             for piece in pieces:
                 digest.update(piece)
@@ -162,7 +162,9 @@ class _Connection:
 class Sender:
     """Sends KV to any number of receivers over `connections` TCP connections each."""
 
-    def __init__(self, *, connections: int, chunk_bytes: int, verified: bool, congestion_control: str) -> None:
+    def __init__(
+        self, *, connections: int, chunk_bytes: int, verified: bool, congestion_control: str
+    ) -> None:
         self._connections, self._chunk_bytes, self._verified = connections, chunk_bytes, verified
         self._congestion_control = congestion_control
         self._pools: dict[str, list[_Connection]] = {}

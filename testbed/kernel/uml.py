@@ -20,6 +20,7 @@ from pathlib import Path
 from testbed.errors import KernelError, MachineError, Problem
 from testbed.kernel import Clock, Needs, image
 from testbed.kernel.build import cache_dir, find_kernel, places
+from testbed.kernel.cpu import reserved
 from testbed.kernel.supervise import OutlivedError, supervise
 from testbed.rundir import RunDir
 
@@ -78,7 +79,7 @@ class Uml:
             )
         problems += [
             Problem(WHERE, f"the program {program} is missing", next_step="make setup")
-            for program in ("setpriv", "prlimit", "pivot_root", "ip", "stty")
+            for program in ("setpriv", "prlimit", "taskset", "pivot_root", "ip", "stty")
             if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None
         ]
         if _memory_place(MIN_MEMORY_BYTES) is None:
@@ -98,11 +99,14 @@ class Uml:
         if memory is None:
             raise MachineError(_no_memory_problem(needs.memory_bytes))
         console = _Console(on_line)
-        with tempfile.TemporaryDirectory(prefix="testbed-", dir=_scratch_place()) as scratch:
+        with (
+            tempfile.TemporaryDirectory(prefix="testbed-", dir=_scratch_place()) as scratch,
+            reserved() as processor,
+        ):
             self._prepare(Path(scratch), run_dir)
             try:
                 status = supervise(
-                    [str(kernel), *_boot_arguments(needs)],
+                    ["taskset", "-c", str(processor), str(kernel), *_boot_arguments(needs)],
                     cwd=Path(scratch),
                     env={"PATH": "/usr/bin:/bin", "HOME": scratch, "TMPDIR": str(memory)},
                     log=RunDir(run_dir).console,

@@ -1,4 +1,4 @@
-"""The netlink attributes of netem and bfifo that pyroute2 0.9.7 lacks.
+"""The netlink attributes of netem, bfifo and interfaces that pyroute2 0.9.7 lacks.
 
 pyroute2 knows netem's options of 2012: no 64-bit rate, no ns delays, no loss models, no seed; bfifo it
 does not know at all. These classes take their place among its plug-ins. Layouts: kernel
@@ -11,6 +11,7 @@ from typing import Any
 
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl import TC_H_ROOT
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.tcmsg import plugins
 
 U32_MAX = 2**32 - 1
@@ -102,6 +103,12 @@ def install() -> None:
     """Put the plug-ins in place; idempotent."""
     plugins["netem"] = Netem
     plugins["bfifo"] = Bfifo
+    if ifinfmsg.nla_map[-1][0] == "IFLA_ALLMULTI":  # the last one that pyroute2 knows
+        ifinfmsg.nla_map += (
+            ("IFLA_DEVLINK_PORT", "hex"),
+            ("IFLA_GSO_IPV4_MAX_SIZE", "uint32"),
+            ("IFLA_GRO_IPV4_MAX_SIZE", "uint32"),
+        )
 
 
 def probability(ratio: float) -> int:

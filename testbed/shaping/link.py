@@ -22,7 +22,8 @@ HTB, CLASS, BUFFER, NETEM = 0x10000, 0x10001, 0x20000, 0x10000
 ORDERING_BPS = 10**13
 """netem keeps packets in order only when it has a rate: one so high that it adds 7 ns to a jumbo frame."""
 SMALLEST_FRAME_BYTES = 64
-SUPER_PACKET_BYTES = 65_536
+SUPER_PACKET_BYTES = 184_000
+"""Largest super-packet: 45 fragments of a page, which our kernel allows (CONFIG_MAX_SKB_FRAGS)."""
 
 
 class WanDirection:

@@ -119,7 +119,11 @@ def make_plan(name: str = "congestion", requests: int = 300, seed: int = 7) -> P
         bulk=(),
         agents=tuple(agents),
         transport=Transport(
-            payload="synthetic", connections=4, chunk_bytes=16_777_216, layer_group=4, congestion_control="cubic"
+            payload="synthetic",
+            connections=4,
+            chunk_bytes=16_777_216,
+            layer_group=4,
+            congestion_control="cubic",
         ),
         policy=Policy(
             name="bandwidth_aware",
