@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -106,10 +107,8 @@ class Dispatcher:
     async def _follow(self, instance: _Instance, handle: Callable[[wire.Message], None]) -> None:
         """Hand on an agent's messages; when it goes away, its requests fail."""
         assert instance.channel is not None
-        try:
+        with suppress(OSError):
             await instance.channel.each(handle)
-        except OSError:
-            pass
         instance.channel = None
         for flight in list(instance.flights.values()):
             self._fail(flight, f"{instance.peer.name} went away")

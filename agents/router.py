@@ -79,21 +79,21 @@ def build(settings: config.Config) -> FastAPI:
         if body.request_id is not None and dispatcher.knows(body.request_id):
             return _error(409, f"request_id {body.request_id} has been used")
         flight = dispatcher.submit(body.request_id, tokens, body.max_tokens)
-        first = await flight.next()
-        if flight.cause is not None:
-            return _error(503, flight.cause)
-        if body.stream:
-            return StreamingResponse(_events(flight, first, settings.model), media_type="text/event-stream")
-        done = first
-        while done < flight.output_tokens and flight.cause is None:
-            done = await flight.next()
-        if flight.cause is not None:
-            return _error(503, flight.cause)
-        return Response(
-            msgspec.json.encode(_chunk(flight, settings.model, done, done)), media_type="application/json"
-        )
+        return await _answer(flight, settings.model, stream=body.stream)
 
     return app
+
+
+async def _answer(flight: Flight, model: str, *, stream: bool) -> Response:
+    """Everything at once at the end, or a stream from the first token on; 503 when it ends before that."""
+    done = 0
+    while done < flight.output_tokens:
+        done = await flight.next()
+        if flight.cause is not None:
+            return _error(503, flight.cause)
+        if stream:
+            return StreamingResponse(_events(flight, done, model), media_type="text/event-stream")
+    return Response(msgspec.json.encode(_chunk(flight, model, done, done)), media_type="application/json")
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""Before the workload: does the link carry what it should, and take as long as it should?
+"""Before the workload: whether the link carries what it should, and takes as long as it should.
 
 The link is filled from tenant to tenant until its rate stage has so long a queue that it cannot run dry
 before the next sample; what leaves it until then is its rate. A handshake is a round trip.
@@ -31,6 +31,7 @@ SLOWEST_S = 0.5
 async def calibrate(
     directions: Mapping[Direction, WanDirection],
     counters_of: Mapping[Direction, LinkCounters],
+    *,
     hosts: Mapping[Direction, tuple[str, tuple[str, str]]],
     wanted: Mapping[Direction, LinkState],
     journal: Journal,
@@ -66,7 +67,8 @@ async def calibrate(
         tolerance_bps = clean.rate_bps * RATE_TOLERANCE + GRAIN_BYTES * 8 / interval_s
         if abs(goodput_bps - clean.rate_bps) > tolerance_bps:
             distrust(
-                f"calibration {name}: {goodput_bps / 1e9:.3f} Gbps where {clean.rate_bps / 1e9:.3f} were asked"
+                f"calibration {name}: {goodput_bps / 1e9:.3f} Gbps where "
+                f"{clean.rate_bps / 1e9:.3f} were asked"
             )
         if abs(handshake_s - rtt_s) > rtt_slack_s:
             distrust(f"calibration {name}: RTT {handshake_s * 1e3:.3f} ms where {rtt_s * 1e3:.3f} were asked")
@@ -81,7 +83,7 @@ async def _fill(
     rtt_s: float,
     interval_s: float,
 ) -> tuple[float, float]:
-    """Throughput (bits/s) of the rate stage while it had a queue (the best seen if it never had), handshake (s)."""
+    """Throughput (bits/s) of the rate stage while it had a queue, else the best seen; handshake (s)."""
     longest_s = ROUND_TRIPS * rtt_s + SLOWEST_S
     transfer = await traffic.start(
         sender,

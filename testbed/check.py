@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.errors import Problem, ScenarioError
+from testbed.command import run_command
 from testbed.plan import DIRECTIONS, LinkState, Plan
 from testbed.resolve import load_and_resolve
 from testbed.units import format_duration_ns, format_rate_bps, format_size_bytes
@@ -34,11 +34,7 @@ def check(
     traces: Annotated[Path | None, typer.Option(help="Directory of request traces.")] = None,
 ) -> None:
     """Validate a scenario and show the plan in brief."""
-    try:
-        _, plan = load_and_resolve(scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces)
-    except ScenarioError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(error.exit_code) from None
+    _, plan = load_and_resolve(scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces)
     show(plan, Console())
 
 
@@ -89,14 +85,5 @@ def _state(state: LinkState) -> str:
     return text if state.loss is None else f"{text}, loss {state.loss.model}"
 
 
-def main() -> None:
-    """Run the command; wrong arguments end with 3 as well, not with typer's 2, which means UNKNOWN here."""
-    try:
-        sys.exit(app(standalone_mode=False))
-    except typer.TyperException as error:
-        print(Problem("arguments", str(error), next_step="see --help"), file=sys.stderr)
-        sys.exit(ScenarioError.exit_code)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(app))

@@ -56,7 +56,7 @@ class Containers:
         self._followers: list[asyncio.Task[None]] = []
         self._root.mkdir(parents=True)
         (directory / "agents").mkdir()
-        subprocess.run(["mount", "--bind", "/", str(self._root)], check=True)  # noqa: S607
+        subprocess.run(["mount", "--bind", "/", str(self._root)], check=True)
 
     async def start(self, name: str, role: str, host: str, memory_bytes: int, config: bytes) -> Container:
         """Start `python -m agents.<role>` with `config` as its configuration file."""
@@ -131,7 +131,8 @@ class Containers:
             *(
                 Problem(
                     f"agent {one.name}",
-                    f"died with status {one.process.returncode}; it said: {' | '.join(one.said[-5:]) or 'nothing'}",
+                    f"died with status {one.process.returncode}; "
+                    f"it said: {' | '.join(one.said[-5:]) or 'nothing'}",
                 )
                 for one in dead
             )
@@ -164,7 +165,7 @@ class Containers:
                 ],
                 "user": {"uid": 0, "gid": 0},
                 "noNewPrivileges": True,
-                "capabilities": {kind: _CAPABILITIES for kind in ("bounding", "effective", "permitted")},
+                "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
                 "rlimits": [{"type": "RLIMIT_NOFILE", "hard": _FILES_MAX, "soft": _FILES_MAX}],
             },
             "mounts": self._mounts(),
@@ -201,7 +202,7 @@ class Containers:
         return [
             {"destination": "/proc", "source": "proc", "type": "proc"},
             memory("/dev", "755"),
-            memory("/dev/shm", "1777", "nodev"),
+            memory("/dev/shm", "1777", "nodev"),  # noqa: S108 - in the container
             memory("/tmp", "1777", "nodev"),  # noqa: S108 - in the container
             memory("/run", "755", "nodev"),
             bind(PROJECT, str(PROJECT), "ro"),

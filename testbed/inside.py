@@ -109,11 +109,11 @@ class Run:
         await calibrate(
             self._directions,
             self._counters,
-            {"a_to_b": (a[0], b), "b_to_a": (b[0], a)},
-            plan.link,
-            self._bench,
-            self.distrust,
-            slack_s,
+            hosts={"a_to_b": (a[0], b), "b_to_a": (b[0], a)},
+            wanted=plan.link,
+            journal=self._bench,
+            distrust=self.distrust,
+            rtt_slack_s=slack_s,
         )
         for change in plan.changes:
             if change.t_ns == 0:

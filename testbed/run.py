@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from testbed import expect, manifest, record, verdict
+from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError, TestbedError
 from testbed.kernel import Clock, Kernel, Needs
 from testbed.kernel.choose import choose
@@ -32,6 +33,7 @@ CLOCKS: tuple[Clock, ...] = ("virtual", "real")
 @app.command()
 def run(
     scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", show_default=False)],
+    *,
     kernel: Annotated[str, typer.Option(help="auto, uml or host.")] = "auto",
     clock: Annotated[str | None, typer.Option(help="virtual (default inside uml) or real.")] = None,
     seed: Annotated[int | None, typer.Option(help="Replaces the scenario's seed.")] = None,
@@ -46,15 +48,11 @@ def run(
 ) -> None:
     """Run a scenario and judge it. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 bad scenario, 4 bad machine."""
     console = Console()
-    try:
-        loaded, plan = load_and_resolve(
-            scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
-        )
-        place, time_of = _place(kernel, clock)
-        directory = new_run_dir(out, plan)
-    except TestbedError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(error.exit_code) from None
+    loaded, plan = load_and_resolve(
+        scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
+    )
+    place, time_of = _place(kernel, clock)
+    directory = new_run_dir(out, plan)
     directory.scenario.write_bytes(loaded.source.text)
     plan.write(directory.plan)
     judged = execute(directory, plan, place, time_of, console, quiet=quiet, report=not no_report)
@@ -154,14 +152,5 @@ def _wall_limit_s(plan: Plan, clock: Clock) -> float:
     return 120 + virtual_s * (10 if clock == "virtual" else 1.5)
 
 
-def main() -> None:
-    """Run the command; wrong arguments end with 3 as well, not with typer's 2, which means UNKNOWN here."""
-    try:
-        sys.exit(app(standalone_mode=False))
-    except typer.TyperException as error:
-        print(Problem("arguments", str(error), next_step="see --help"), file=sys.stderr)
-        sys.exit(ScenarioError.exit_code)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(app))

@@ -43,7 +43,7 @@ def for_namespace(name: str, window_bytes: int, *, forward: bool) -> None:
 
 @contextmanager
 def for_kernel(window_bytes: int, connections: int) -> Iterator[None]:
-    """Memory and backlog for this many full windows, and every congestion control there is; put back as they were at the end."""
+    """Memory and backlog for this many full windows, every congestion control; put back at the end."""
     pages = max(window_bytes * max(4, connections // 8) // PAGE_BYTES, 1 << 18)
     available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii")
     settings = {

@@ -24,7 +24,7 @@ from topologies import TOPOLOGIES
 class _Quiet:
     """What a node without a shell leaves out."""
 
-    def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 - Mininet's name
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: ARG002, N802 - Mininet's signature
         """Give the node its namespace; no shell."""
         name: str = self.name  # type: ignore[attr-defined]
         namespaces.create(name)
@@ -69,7 +69,7 @@ class NetlinkBridge(_Quiet, Switch):  # type: ignore[misc]
             self.netlink.link("set", index=index, master=bridge, state="up")
         self.netlink.link("set", index=bridge, state="up")
 
-    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803, FBT001, FBT002 - Mininet's signature
+    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 - Mininet's signature
         """Nothing: interfaces go with the namespace."""
 
 

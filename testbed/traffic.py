@@ -139,7 +139,7 @@ async def start(
     loop = asyncio.get_running_loop()
     with namespaces.entered(sink[0]):
         listener = socket.create_server((sink[1], 0), backlog=flows)
-    listener.setblocking(False)  # noqa: FBT003 - socket's signature
+    listener.setblocking(False)
     transfer = Transfer(size_bytes)
     ends: list[tuple[socket.socket, socket.socket]] = []
     handshakes_ns: list[int] = []
@@ -147,13 +147,13 @@ async def start(
         for _ in range(flows):
             with namespaces.entered(source):
                 sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sender.setblocking(False)  # noqa: FBT003 - socket's signature
+            sender.setblocking(False)
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
             begun_ns = time.monotonic_ns()
             await loop.sock_connect(sender, listener.getsockname())
             handshakes_ns.append(time.monotonic_ns() - begun_ns)
             receiver, _ = await loop.sock_accept(listener)
-            receiver.setblocking(False)  # noqa: FBT003 - socket's signature
+            receiver.setblocking(False)
             ends.append((sender, receiver))
     finally:
         listener.close()

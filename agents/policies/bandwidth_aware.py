@@ -3,9 +3,9 @@
 Each control interval: judge whether the link binds, estimate its capacity, search the threshold again, move
 if it is worth it. The paper leaves the formulas open; these are ours, and docs/policies.md gives the reasons.
 
-- Saturated: more bytes stood in the backlog at both ends of the interval than were acknowledged within it.
-  The link was then busy throughout, so the goodput is a sample of its capacity. A demand below capacity never
-  gives a sample.
+- Saturated: more bytes stood in the backlog at both ends of the interval than were acknowledged within it,
+  and TCP saw a queue or retransmitted. The link was then busy throughout, so the goodput is a sample of its
+  capacity. A demand below capacity never gives a sample, nor does a window that still opens.
 - Pressed: retransmissions together with a risen round-trip time or a backlog. Evidence of congestion, but no
   sample: the estimate falls once, to a share of what the system can send, and waits for samples.
 - Neither, for a while and under traffic: the estimate is raised until the link cannot bind any more.
@@ -38,9 +38,13 @@ DEFAULTS: Mapping[str, float] = MappingProxyType(
 )
 ELAPSED_MAX_S = 1.0  # a control interval that came later than this still counts as one second of evidence
 FLOOR = 0.01  # lowest estimate as a share of the ceiling: after an outage a raise by factors starts here
-JUMP = 1.25  # goodput this many times the estimate refutes it at once; less is noise between intervals
+JUMP = (
+    1.25  # goodput this many times the estimate, in two intervals running, refutes it; a repaired hole lets
+)
+# TCP acknowledge in one interval what arrived in several
 FAR = 0.35  # a sample this far off the estimate, as a share of it, is a change of the link and not noise
-HEAVY_LOSS = 1e-3  # retransmitted share of an interval above which one interval is evidence enough
+LEAK = 0.5  # two pressed intervals within 1 s are congestion, two within 10 s are not
+HEAVY_LOSS = 0.01  # share retransmitted above which one interval is enough, if the goodput was poor as well
 FULL_TRAFFIC = 0.5  # goodput from this share of the estimate on makes a quiet interval count in full
 IDLE_CREDIT = (
     0.25  # what a quiet interval counts otherwise: little was asked of the link, so little was learnt
@@ -52,8 +56,8 @@ class Memory:
     """What the policy remembers between intervals.
 
     `ceiling_bps`: the most that the best threshold makes the system send.
-    `t_s`, `backlog_bytes`: of the last view.
-    `suspicion`: pressed intervals, leaking by half of one in each other interval.
+    `t_s`, `backlog_bytes`, `goodput_bps`: of the last view.
+    `suspicion`: pressed intervals, leaking by LEAK in each other interval.
     `settled`: a sample has met the estimate since the link began to bind.
     `quiet_s`: time without signs of congestion.
     `moved_s`: when the threshold last moved.
@@ -62,6 +66,7 @@ class Memory:
     ceiling_bps: float
     t_s: float = 0.0
     backlog_bytes: int = 0
+    goodput_bps: float = 0.0
     suspicion: float = 0.0
     settled: bool = False
     quiet_s: float = 0.0
@@ -94,30 +99,33 @@ def update(config: Config, state: State, view: View) -> State:
     assert isinstance(state.memory, Memory)
     params = {**DEFAULTS, **config.params}
     elapsed_s = min(max(view.t_s - state.memory.t_s, 0.0), ELAPSED_MAX_S)
-    saturated = is_saturated(state.memory.backlog_bytes, view.egress)
+    saturated = is_saturated(state.memory.backlog_bytes, view.egress, params)
     memory = _observe(params, state, view, saturated=saturated, elapsed_s=elapsed_s)
-    capacity_bps = _estimate(
-        params, memory, state.capacity_bps, view.egress, saturated=saturated, elapsed_s=elapsed_s
-    )
+    capacity_bps = _estimate(params, state, memory, view.egress, saturated=saturated, elapsed_s=elapsed_s)
     settled = saturated and view.egress.goodput_bps >= (state.capacity_bps or memory.ceiling_bps)
     memory = replace(memory, settled=capacity_bps is not None and (memory.settled or settled))
     return _move(config, params, replace(state, capacity_bps=capacity_bps, memory=memory), view)
 
 
-def is_saturated(backlog_before: int, egress: Egress) -> bool:
-    """Whether bytes stood in the backlog all through the interval, so that its goodput is the capacity.
+def is_saturated(backlog_before: int, egress: Egress, params: Mapping[str, float]) -> bool:
+    """Whether the link itself held bytes up all through the interval, so that its goodput is the capacity.
 
     More than was acknowledged stood there before: it cannot have run empty. As much is left: it was no
-    delayed count.
+    delayed count. A queue, a retransmission or silence: it was the link, not a congestion window that still
+    opens.
     """
-    return min(backlog_before, egress.backlog_bytes) >= max(egress.acked_bytes, 1)
+    stood = min(backlog_before, egress.backlog_bytes) >= max(egress.acked_bytes, 1)
+    return stood and (not egress.acked_bytes or egress.retrans_bytes > 0 or _rtt_risen(egress, params))
+
+
+def _rtt_risen(egress: Egress, params: Mapping[str, float]) -> bool:
+    return egress.rtt_s - egress.min_rtt_s > params["rtt_rise_s"]
 
 
 def is_pressed(egress: Egress, params: Mapping[str, float]) -> bool:
     """Whether TCP retransmitted while a queue stood; either of them alone happens on a healthy link."""
-    rtt_risen = egress.rtt_s - egress.min_rtt_s > params["rtt_rise_s"]
     delayed = 8 * egress.backlog_bytes > params["backlog_delay_s"] * egress.goodput_bps
-    return egress.retrans_bytes > 0 and (rtt_risen or delayed)
+    return egress.retrans_bytes > 0 and (_rtt_risen(egress, params) or delayed)
 
 
 def _observe(
@@ -127,8 +135,9 @@ def _observe(
     memory, capacity_bps = state.memory, state.capacity_bps
     assert isinstance(memory, Memory)
     pressed = is_pressed(view.egress, params)
-    suspicion = memory.suspicion + 1.0 if pressed else max(memory.suspicion - 0.5, 0.0)
-    if pressed and view.egress.retrans_bytes > HEAVY_LOSS * view.egress.acked_bytes:
+    suspicion = memory.suspicion + 1.0 if pressed else max(memory.suspicion - LEAK, 0.0)
+    poor = view.egress.goodput_bps < params["suspect_share"] * memory.ceiling_bps
+    if pressed and poor and view.egress.retrans_bytes > HEAVY_LOSS * view.egress.acked_bytes:
         suspicion = max(suspicion, params["suspect_intervals"])
     if view.egress.goodput_bps >= memory.ceiling_bps:
         suspicion = 0.0  # whatever was lost, the link carried all that the system ever has to send
@@ -138,6 +147,7 @@ def _observe(
         memory,
         t_s=view.t_s,
         backlog_bytes=view.egress.backlog_bytes,
+        goodput_bps=view.egress.goodput_bps,
         suspicion=suspicion,
         quiet_s=0.0 if saturated or pressed else quiet_s,
     )
@@ -145,18 +155,20 @@ def _observe(
 
 def _estimate(
     params: Mapping[str, float],
+    before: State,
     memory: Memory,
-    capacity_bps: float | None,
     egress: Egress,
     *,
     saturated: bool,
     elapsed_s: float,
 ) -> float | None:
     """The egress capacity in bits per second after this interval; None when the link does not bind."""
-    ceiling = memory.ceiling_bps
+    assert isinstance(before.memory, Memory)
+    ceiling, capacity_bps = memory.ceiling_bps, before.capacity_bps
+    proven_bps = min(before.memory.goodput_bps, egress.goodput_bps)
     estimate = ceiling if capacity_bps is None else capacity_bps
-    if egress.goodput_bps > JUMP * estimate:
-        estimate = egress.goodput_bps
+    if proven_bps > JUMP * estimate:
+        estimate = proven_bps
     elif capacity_bps is None and memory.suspicion >= params["suspect_intervals"]:
         estimate = params["suspect_share"] * ceiling
     elif saturated:

@@ -25,7 +25,7 @@ def synthetic_pages() -> int:
 
 @lru_cache(maxsize=1)
 def _noise() -> memoryview:
-    return memoryview(random.Random(0).randbytes(PAGES_BYTES))  # noqa: S311 - payload, not a secret
+    return memoryview(random.Random(0).randbytes(PAGES_BYTES))
 
 
 def verified_bytes(transfer: int, layer: int, chunk: int, size_bytes: int) -> list[memoryview]:

@@ -49,13 +49,13 @@ class Receiver:
     def listen(self, address: tuple[str, int]) -> socket.socket:
         """Accept connections on `address`; returns the listening socket."""
         listener = socket.create_server(address, backlog=256)
-        listener.setblocking(False)  # noqa: FBT003 - socket's signature
+        listener.setblocking(False)
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
         return listener
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        connection.setblocking(False)  # noqa: FBT003 - socket's signature
+        connection.setblocking(False)
         _Incoming(connection, self)
 
     def drop(self, transfer: int) -> None:

@@ -76,7 +76,7 @@ class _Connection:
             for piece in pieces:
                 digest.update(piece)
             header = Header(
-                True,  # noqa: FBT003 - header.verified
+                True,
                 header.transfer,
                 header.transfer_bytes,
                 header.layer,
@@ -89,7 +89,7 @@ class _Connection:
         else:
             parts = [memoryview(header.pack()), (0, header.size_bytes)]
         self._parts.extend(parts)
-        self.pushed_bytes += len(parts[0]) + header.size_bytes  # type: ignore[arg-type]
+        self.pushed_bytes += len(parts[0]) + header.size_bytes
         if not self._writing:
             self._pump()
 
@@ -186,7 +186,7 @@ class Sender:
             connection.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion_control.encode()
             )
-            connection.setblocking(False)  # noqa: FBT003 - socket's signature
+            connection.setblocking(False)
             await asyncio.get_running_loop().sock_connect(connection, address)
         except OSError:
             connection.close()
@@ -202,7 +202,7 @@ class Sender:
         return begun
 
     def push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
-        """Hand over what is finished up to `layer`; each chunk goes to the connection with the least to send."""
+        """Hand over what is finished up to `layer`; each chunk goes where the least waits to be sent."""
         if transfer.over.done():
             return
         if not transfer.started_ns:

@@ -6,19 +6,23 @@ the run did not end. Exit code: that of the verdict, or 3 when RUN_DIR holds no 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 from rich.console import Console
 
 from testbed import expect, record, verdict
-from testbed.errors import Problem, ScenarioError, TestbedError
+from testbed.command import run_command
+from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
 from testbed.report import page
 from testbed.rundir import RunDir
+
+app = typer.Typer(add_completion=False)
 
 
 def rebuild(run: RunDir) -> verdict.Verdict:
@@ -32,19 +36,22 @@ def rebuild(run: RunDir) -> verdict.Verdict:
     return judged
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m testbed.report", description=__doc__.partition("\n")[0])
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="such as runs/latest")
-    run = RunDir(parser.parse_args(arguments).run)
-    try:
-        judged = rebuild(run)
-    except TestbedError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="Such as runs/latest.", show_default=False)],
+) -> None:
+    """Make record, verdict and report again. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 not a run directory."""
+    run = RunDir(run_dir)
+    judged = rebuild(run)
     console = Console()
     console.print(verdict.table(judged))
     console.print(f"report: {run.report}", highlight=False, soft_wrap=True)
-    return judged.exit_code
+    raise typer.Exit(judged.exit_code)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(app, arguments)
 
 
 def _plan(run: RunDir) -> Plan:

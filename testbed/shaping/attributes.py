@@ -48,7 +48,7 @@ class NetemOptions(nla):  # type: ignore[misc]
         ("TCA_NETEM_PRNG_SEED", "uint64"),
     )
 
-    class rate(nla):  # noqa: N801 - pyroute2 names the class after the attribute's type
+    class rate(nla):  # type: ignore[misc]  # noqa: N801 - pyroute2 names the class after the attribute's type
         """struct tc_netem_rate, rate in bytes per second."""
 
         fields = (
@@ -58,7 +58,7 @@ class NetemOptions(nla):  # type: ignore[misc]
             ("cell_overhead", "i"),
         )
 
-    class loss_model(nla):  # noqa: N801 - as above
+    class loss_model(nla):  # type: ignore[misc]  # noqa: N801 - as above
         """Nested: Gilbert-Intuitive (four states) or Gilbert-Elliott."""
 
         nla_map = (
@@ -67,8 +67,8 @@ class NetemOptions(nla):  # type: ignore[misc]
             ("NETEM_LOSS_GE", "gilbert_elliott"),
         )
 
-        class gilbert_elliott(nla):  # noqa: N801 - as above
-            """struct tc_netem_gemodel; h is the chance to survive the bad state, k1 to be lost in the good."""
+        class gilbert_elliott(nla):  # type: ignore[misc]  # noqa: N801 - as above
+            """struct tc_netem_gemodel; h: chance to survive the bad state, k1: to be lost in the good."""
 
             fields = (("p", "I"), ("r", "I"), ("h", "I"), ("k1", "I"))
 

@@ -118,7 +118,7 @@ class WanDirection:
 
 
 def flight_limit(state: LinkState) -> int:
-    """netem's `limit`, in packets: what is in flight at full rate, were it all in smallest frames, and a margin."""
+    """The limit of netem, in packets: twice what is in flight at full rate in smallest frames, and more."""
     flight_bytes = state.rate_bps * (state.delay_ns + state.jitter_ns) // 8 // 10**9
     return min(2 * flight_bytes // SMALLEST_FRAME_BYTES + 10_000, U32_MAX)
 

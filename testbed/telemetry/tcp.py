@@ -75,10 +75,10 @@ class TcpDump:
 
 
 def _parse(data: bytearray, at: int, end: int) -> Socket:
-    """struct inet_diag_msg and the attributes behind it."""
+    """One struct inet_diag_msg and the attributes behind it."""
     local_port, remote_port = struct.unpack_from(">HH", data, at + 4)
     local, remote = (socket.inet_ntoa(data[at + start : at + start + 4]) for start in (8, 24))
-    info, congestion_control = b"", ""
+    info, congestion_control = bytearray(), ""
     attribute = at + _DIAG_BYTES
     while attribute < end:
         size, kind = struct.unpack_from("=HH", data, attribute)

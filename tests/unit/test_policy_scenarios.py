@@ -173,7 +173,7 @@ def congested_loss(t_s: float) -> float:
     return 1e-4 if 30 <= t_s < 75 else 0.0
 
 
-def lossless(t_s: float) -> float:
+def lossless(_t_s: float) -> float:
     """No loss but what overflows the buffer."""
     return 0.0
 
@@ -221,7 +221,7 @@ def test_follows_the_drop_without_random_loss(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_random_loss_on_a_healthy_link_changes_nothing(seed: int) -> None:
     """A link that loses one packet in 100,000 and carries everything does not bind."""
-    history = simulate("bandwidth_aware", seed, lambda t_s: 100e9, lambda t_s: 1e-5)
+    history = simulate("bandwidth_aware", seed, lambda _t_s: 100e9, lambda _t_s: 1e-5)
     assert set(within(history, 2, 120)) == {19600}
 
 
@@ -245,7 +245,7 @@ def test_a_second_drop_is_followed() -> None:
 
 def test_overload_on_a_healthy_link_moves_little() -> None:
     """A surge at both sides is no reason to push everything to one of them."""
-    history = simulate("bandwidth_aware", 1, lambda t_s: 100e9, lossless, rate=4.0)
+    history = simulate("bandwidth_aware", 1, lambda _t_s: 100e9, lossless, rate=4.0)
     assert all(18500 <= threshold <= 21000 for threshold in within(history, 2, 120))
     assert turns(history) <= 2
 

@@ -1,0 +1,21 @@
+"""The program `testbed`: what `python -m testbed.run` and its neighbours do, as subcommands."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from testbed import check, run
+from testbed.command import run_command
+from testbed.report import __main__ as report
+
+app = typer.Typer(add_completion=False, help="A wind tunnel for cross-datacenter LLM serving.")
+app.command()(run.run)
+app.command()(check.check)
+app.command()(report.report)
+
+
+def main() -> None:
+    """Run the subcommand and end with its exit code."""
+    sys.exit(run_command(app))
