@@ -109,9 +109,17 @@ class Dispatcher:
         assert instance.channel is not None
         with suppress(OSError):
             await instance.channel.each(handle)
+        instance.channel.close()
         instance.channel = None
         for flight in list(instance.flights.values()):
             self._fail(flight, f"{instance.peer.name} went away")
+
+    def close(self) -> None:
+        """Let go of the agents and of the journal."""
+        for instance in (*self._prefills.values(), *self._decodes.values()):
+            if instance.channel is not None:
+                instance.channel.close()
+        self._journal.close()
 
     def knows(self, request: int) -> bool:
         """Whether this id has been used before."""
@@ -184,8 +192,7 @@ class Dispatcher:
         if flight is None:
             return
         if message["op"] == "prefilled":
-            flight.prefilled = True
-            instance.flights.pop(flight.id, None)
+            flight.prefilled = True  # its KV may still be on its way: not until a token has the instance done
         else:
             assert message["op"] == "failed"
             self._fail(flight, message["cause"])
@@ -202,6 +209,7 @@ class Dispatcher:
             if flight is None:
                 continue
             if total == 1:
+                self._prefills[flight.prefill].flights.pop(number, None)
                 self.metrics.first_token(flight.decision.route, (now_ns - flight.sent_ns) / 1e9)
             if last:
                 self._end(flight)

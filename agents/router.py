@@ -55,6 +55,7 @@ def build(settings: config.Config) -> FastAPI:
         yield
         for task in tasks:
             task.cancel()
+        dispatcher.close()
 
     app = FastAPI(title="Prefill-as-a-Service router", lifespan=lifespan)
 

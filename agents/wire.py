@@ -39,6 +39,10 @@ class Channel:
         """Send one message; messages are small, so nobody waits for them to go."""
         self._writer.write(self._encoder.encode({"op": op, **fields}) + b"\n")
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
     async def each(self, handle: Callable[[Message], None]) -> None:
         """Hand over every message until the other end closes."""
         while line := await self._reader.readline():

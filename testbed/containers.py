@@ -39,6 +39,7 @@ class Container:
     said: list[str] = field(default_factory=list)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    follower: asyncio.Task[None] | None = None
 
     def tell(self, line: str) -> None:
         """Write one line to the agent's stdin."""
@@ -53,7 +54,6 @@ class Containers:
         self._directory, self._journal = directory, journal
         self._root = directory / "root"
         self._running: dict[str, Container] = {}
-        self._followers: list[asyncio.Task[None]] = []
         self._root.mkdir(parents=True)
         (directory / "agents").mkdir()
         subprocess.run(["mount", "--bind", "/", str(self._root)], check=True)
@@ -80,7 +80,7 @@ class Containers:
         )
         container = Container(name, process, pid_file)
         self._running[name] = container
-        self._followers.append(asyncio.create_task(self._follow(container)))
+        container.follower = asyncio.create_task(self._follow(container))
         return container
 
     async def _follow(self, container: Container) -> None:
@@ -117,31 +117,26 @@ class Containers:
         raise AgentError(Problem(silent or "agents", f"did not {what} within {timeout_s:g} s"))
 
     async def death(self) -> AgentError:
-        """Wait until an agent dies; returns the error that says which and why."""
+        """Wait until an agent dies; returns the error that says which and why. One that is done may go."""
         waits = {
-            asyncio.create_task(container.process.wait()): container
-            for container in self._running.values()
-            if not container.done.is_set()
+            asyncio.create_task(container.process.wait()): container for container in self._running.values()
         }
-        done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        dead = sorted((waits[task] for task in done), key=lambda one: one.name)
-        return AgentError(
-            *(
-                Problem(
-                    f"agent {one.name}",
-                    f"died with status {one.process.returncode}; "
-                    f"it said: {' | '.join(one.said[-5:]) or 'nothing'}",
-                )
-                for one in dead
-            )
-        )
+        try:
+            while True:
+                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                gone = sorted((waits.pop(task) for task in done), key=lambda one: one.name)
+                for one in gone:
+                    if one.follower is not None:
+                        await one.follower  # it may have said at the very end that it was done
+                dead = [one for one in gone if one.process.returncode or not one.done.is_set()]
+                if dead:
+                    return AgentError(*(_obituary(one) for one in dead))
+        finally:
+            for task in waits:
+                task.cancel()
 
     async def close(self) -> None:
         """Kill all agents and wait until their containers are gone."""
-        for follower in self._followers:
-            follower.cancel()
         for container in self._running.values():
             with suppress(OSError, ValueError):
                 os.kill(int(container.pid_file.read_text()), 9)
@@ -212,3 +207,10 @@ class Containers:
 
 
 CONTAINER_JOURNAL = "/run/journal"
+
+
+def _obituary(container: Container) -> Problem:
+    last = " | ".join(container.said[-5:]) or "nothing"
+    return Problem(
+        f"agent {container.name}", f"died with status {container.process.returncode}; it said: {last}"
+    )

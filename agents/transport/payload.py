@@ -29,13 +29,16 @@ def _noise() -> memoryview:
 
 
 def verified_bytes(transfer: int, layer: int, chunk: int, size_bytes: int) -> list[memoryview]:
-    """The content of one chunk in up to three pieces: a stamp of its own, then noise from a place of its own.
+    """The content of one chunk in pieces: a stamp of its own, then noise from a place of its own.
 
-    Chunks of at most PAGES_BYTES; shorter than the stamp, they are a part of it.
+    A chunk shorter than the stamp is a part of it.
     """
     noise = _noise()
-    stamp = memoryview(_STAMP.pack(transfer, layer, chunk))[:size_bytes]
-    rest = size_bytes - len(stamp)
+    pieces = [memoryview(_STAMP.pack(transfer, layer, chunk))[:size_bytes]]
+    rest = size_bytes - len(pieces[0])
     start = (transfer * 2_654_435_761 + layer * 40_503 + chunk * 97) * 64 % PAGES_BYTES
-    first = noise[start : start + rest]
-    return [piece for piece in (stamp, first, noise[: rest - len(first)]) if len(piece)]
+    while rest:
+        pieces.append(noise[start : start + rest])
+        rest -= len(pieces[-1])
+        start = 0
+    return pieces

@@ -122,7 +122,7 @@ class _Connection:
         else:
             start, size = part
             sent = os.sendfile(self.socket.fileno(), payload.synthetic_pages(), start, size)
-            rest, whole = (start + sent, size - sent), sent == size
+            rest, whole = ((start + sent) % payload.PAGES_BYTES, size - sent), sent == size
         if whole:
             self._parts.popleft()
         else:
@@ -203,12 +203,10 @@ class Sender:
 
     def push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
         """Hand over what is finished up to `layer`; each chunk goes where the least waits to be sent."""
-        if transfer.over.done():
-            return
         if not transfer.started_ns:
             transfer.started_ns = time.monotonic_ns()
         left = size_bytes
-        while left:
+        while left and not transfer.over.done():
             size = min(left, self._chunk_bytes)
             left -= size
             pool = self._pools[transfer.peer]

@@ -61,8 +61,8 @@ class WanDirection:
 
     def _write(self, state: LinkState, seed: int) -> None:
         first = self.state is None
-        # Loss acts on whole packets, so super-packets must be cut before they reach the delay stage.
-        segmentation.segment_on_transmit(self._rate_namespace, self._rate_device, wanted=False)
+        cut = state.loss is not None and segmentation.loses_super_packets_whole()
+        segmentation.segment_on_transmit(self._rate_namespace, self._rate_device, wanted=cut)
         if first:
             self._rate.tc("add", "htb", index=self._rate_index, handle=HTB, default=1)
         self._rate.tc(

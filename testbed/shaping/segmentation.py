@@ -1,22 +1,31 @@
-"""Cut super-packets on a device's way out.
+"""Cut super-packets on a device's way out, where netem would lose them whole.
 
-A veth hands super-packets of up to 64 KiB from namespace to namespace, which makes 100 Gbps cheap. With
-TCP segmentation offload off, the kernel cuts them to MTU-sized packets after the device's qdisc, so the
-next hop's netem loses single packets, as a wire does. ioctl numbers: include/uapi/linux/ethtool.h.
+A veth hands super-packets of many packets from namespace to namespace, which makes 100 Gbps cheap. Our own
+kernel's netem throws the dice for each packet of them (recipe/loss-per-packet.patch); a stock kernel's loses
+all or nothing. With TCP segmentation offload off, a kernel cuts them after the device's qdisc, and the next
+hop's netem sees single packets. ioctl numbers: include/uapi/linux/ethtool.h.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import os
 import socket
 import struct
 
 from testbed import namespaces
 from testbed.errors import Problem, ShapingError
 
+OUR_KERNEL = "-testbed"
+"""CONFIG_LOCALVERSION of our recipe."""
 _SIOCETHTOOL = 0x8946
 _GET_TSO, _SET_TSO = 0x1E, 0x1F
+
+
+def loses_super_packets_whole() -> bool:
+    """Whether this kernel's netem takes a super-packet for one packet."""
+    return OUR_KERNEL not in os.uname().release
 
 
 def segment_on_transmit(namespace: str, device: str, *, wanted: bool) -> None:

@@ -1,0 +1,230 @@
+"""A decode instance on a clock that moves only while everybody sleeps: its batch, its steps, its words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import selectors
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.decode import Decode
+from agents.profiles import PROFILES
+from agents.transport.receiver import Arrival
+from tests.unit.agent_config import make_config
+
+STEP_NS = 25_000_000
+BATCH = PROFILES["h20"].bs_max
+MS = 1_000_000
+
+
+class _Jump(selectors.SelectSelector):
+    """Never waits: moves the clock to the moment up to which it should have waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "everybody waits for ever"
+        self.now_ns += math.ceil(max(0, timeout) * 1e9)
+        return super().select(0)
+
+
+class _JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.jump = _Jump()
+        super().__init__(self.jump)
+
+    def time(self) -> float:
+        return self.jump.now_ns / 1e9
+
+
+class Bench:
+    """A decode instance without sockets: KV arrives when told, the router's end keeps what was said."""
+
+    def __init__(self, journal: Path, loop: _JumpingLoop) -> None:
+        settings = make_config("decode-b2", journal)
+        self._path, self._loop = Path(settings.journal), loop
+        self.decode = Decode(settings)
+        self.said: list[tuple[int, str, Any]] = []
+        self.decode._connected(self)  # type: ignore[arg-type]
+
+    def send(self, op: str, **fields: Any) -> None:
+        """The router's end of the channel."""
+        self.said.append((self._loop.jump.now_ns, op, fields))
+
+    def expect(self, *requests: int, output_tokens: int = 8) -> None:
+        for request in requests:
+            self.decode._take(
+                {"op": "expect", "id": request, "tokens": 10, "kv_bytes": 1, "output_tokens": output_tokens}
+            )
+
+    def cancel(self, request: int) -> None:
+        self.decode._take({"op": "cancel", "id": request})
+
+    def arrive(self, *requests: int) -> None:
+        for request in requests:
+            self.decode._arrived(Arrival(request, 1, 1, 1, 1, complete_ns=self._loop.jump.now_ns))
+
+    def tokens(self, request: int) -> list[tuple[int, int, bool]]:
+        """When how many tokens of a request were told, and whether that was the last word."""
+        return [
+            (t_ns, total, last)
+            for t_ns, op, fields in self.said
+            if op == "tokens"
+            for number, total, last in fields["items"]
+            if number == request
+        ]
+
+    def journal(self, kind: str) -> dict[int, dict[str, Any]]:
+        lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+        return {line["id"]: line for line in lines if line["kind"] == kind}
+
+
+Scenario = Callable[[Bench], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], Bench]:
+    """Run a scenario against a fresh instance, in no time."""
+
+    def run(scenario: Scenario) -> Bench:
+        with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
+            loop = runner.get_loop()
+            assert isinstance(loop, _JumpingLoop)
+            monkeypatch.setattr(time, "monotonic_ns", lambda: loop.jump.now_ns)
+
+            async def prepared() -> Bench:
+                bench = Bench(tmp_path, loop)
+                await scenario(bench)
+                return bench
+
+            bench = runner.run(prepared())
+        bench.decode._journal.close()
+        return bench
+
+    return run
+
+
+def test_tokens_come_at_the_steps(play: Callable[[Scenario], Bench]) -> None:
+    """A request alone: first token after one step, then a message per stream interval, then the last."""
+
+    async def scenario(bench: Bench) -> None:
+        await asyncio.sleep(0.0107)
+        bench.expect(1, output_tokens=10)
+        bench.arrive(1)
+        await asyncio.sleep(1)
+
+    bench = play(scenario)
+    told = bench.tokens(1)
+    assert [(total, last) for _, total, last in told] == [(1, False), (4, False), (8, False), (10, True)]
+    joined_ns = bench.journal("decode")[1]["t_ns"]
+    assert joined_ns == pytest.approx(10_700_000, abs=10)
+    late_ns = [t_ns - (joined_ns + total * STEP_NS) for t_ns, total, _ in told]
+    assert all(0 <= late <= MS for late in late_ns), "told at the step, or within the loop's next millisecond"
+    line = bench.journal("decode")[1]
+    assert (line["t_first_ns"] - joined_ns, line["t_last_ns"] - joined_ns) == (STEP_NS, 10 * STEP_NS)
+    assert line["tokens"] == 10
+
+
+def test_a_request_joins_at_a_step_of_the_batch(play: Callable[[Scenario], Bench]) -> None:
+    """Whoever comes later joins on the grid of those who were there before."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(1, 2, 3, output_tokens=40)
+        bench.arrive(1)
+        await asyncio.sleep(0.033)
+        bench.arrive(2)
+        await asyncio.sleep(0.2)
+        bench.arrive(3)
+        await asyncio.sleep(2)
+
+    bench = play(scenario)
+    lines = bench.journal("decode")
+    assert [(lines[n]["t_ns"] - lines[1]["t_ns"]) / STEP_NS for n in (1, 2, 3)] == [0, 2, 10]
+
+
+def test_the_batch_is_limited(play: Callable[[Scenario], Bench]) -> None:
+    """No more than bs_max requests decode at once; the others wait, first come first served."""
+    count = 2 * BATCH + 5
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(*range(count), output_tokens=8)
+        bench.arrive(*reversed(range(count)))
+        await asyncio.sleep(2)
+
+    bench = play(scenario)
+    lines = bench.journal("decode")
+    assert len(lines) == count
+    spans = [(line["t_ns"], line["t_last_ns"]) for line in lines.values()]
+    for start_ns, _ in spans:
+        assert sum(first <= start_ns < last for first, last in spans) <= BATCH
+    by_join = sorted(lines, key=lambda number: (lines[number]["t_ns"], -number))
+    assert by_join == list(reversed(range(count)))
+    assert {line["t_last_ns"] - line["t_first_ns"] for line in lines.values()} == {7 * STEP_NS}
+
+
+def test_one_message_tells_of_the_whole_batch(play: Callable[[Scenario], Bench]) -> None:
+    """Requests that are due together are told together."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(*range(BATCH), output_tokens=8)
+        bench.arrive(*range(BATCH))
+        await asyncio.sleep(1)
+
+    assert [len(fields["items"]) for _, _, fields in play(scenario).said] == [BATCH] * 3
+
+
+def test_a_cancelled_request_is_never_told_again(play: Callable[[Scenario], Bench]) -> None:
+    """Cancelled while it decodes, while it waits, or before its KV came: no token, and its place is free."""
+    waiting, early, follower = BATCH, BATCH + 1, BATCH + 2
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(*range(BATCH + 3), output_tokens=100)
+        bench.arrive(*range(BATCH), waiting)
+        await asyncio.sleep(0.03)
+        for request in (0, waiting, early):
+            bench.cancel(request)
+        bench.arrive(early, follower)
+        await asyncio.sleep(6)
+
+    bench = play(scenario)
+    assert [total for _, total, _ in bench.tokens(0)] == [1]
+    assert bench.tokens(waiting) == bench.tokens(early) == []
+    assert bench.tokens(follower)[-1][1:] == (100, True)
+    assert bench.journal("decode").keys() == {*range(1, BATCH), follower}
+    freed_ns = bench.journal("decode")[follower]["t_ns"]
+    assert freed_ns < bench.journal("decode")[1]["t_last_ns"], "in the place of the cancelled one"
+
+
+def test_kv_with_a_wrong_checksum_is_never_decoded(play: Callable[[Scenario], Bench]) -> None:
+    """A refused transfer is counted and told to the router; its request does not join."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(1)
+        bench.decode._refused(Arrival(1, 10, 2, 5, 1, checksum_errors=1))
+        bench.arrive(1)
+        await asyncio.sleep(1)
+
+    bench = play(scenario)
+    assert [(op, fields["id"]) for _, op, fields in bench.said] == [("failed", 1)]
+    assert "wrong checksum" in bench.said[0][2]["cause"]
+    assert bench.journal("decode") == {}
+
+
+def test_kv_that_nobody_expects_is_noted_only(play: Callable[[Scenario], Bench]) -> None:
+    """KV of a request that was given up is recorded and leads to nothing."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.arrive(5)
+        await asyncio.sleep(1)
+
+    bench = play(scenario)
+    assert bench.said == []
+    assert bench.journal("kv").keys() == {5}

@@ -1,0 +1,268 @@
+"""The dispatcher against agents that speak the wire protocol: where requests go, and how each one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.dispatch import Dispatcher, Flight
+from agents.profiles import MODELS
+from tests.unit.agent_config import LONG_TOKENS, SHORT_TOKENS, THRESHOLD_TOKENS, make_config
+from tests.unit.fake_agents import NETWORK, FakeAgent, fake_agents
+
+WAIT_S = 20
+OUTPUT_TOKENS = 8
+
+
+class Bench:
+    """A dispatcher, its agents, and its journal."""
+
+    def __init__(self, dispatcher: Dispatcher, agents: dict[str, FakeAgent], journal: Path) -> None:
+        self.dispatcher, self.agents, self._journal = dispatcher, agents, journal
+
+    def submit(self, tokens: int, request: int | None = None) -> Flight:
+        return self.dispatcher.submit(request, tokens, OUTPUT_TOKENS)
+
+    async def decode_all(self, flight: Flight) -> None:
+        """Prefill and decode one request to its end."""
+        self.agents[flight.prefill].send("prefilled", id=flight.id)
+        self.agents[flight.decode].send("tokens", items=[[flight.id, 1, False]])
+        assert await flight.next() == 1
+        self.agents[flight.decode].send("tokens", items=[[flight.id, OUTPUT_TOKENS, True]])
+        assert await flight.next() == OUTPUT_TOKENS
+
+    def held(self) -> list[int]:
+        """Requests that any instance is still believed to hold."""
+        instances = [*self.dispatcher._prefills.values(), *self.dispatcher._decodes.values()]
+        return sorted({number for one in instances for number in one.flights} | {*self.dispatcher._flights})
+
+    def journal(self, kind: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self._journal.read_text(encoding="utf-8").splitlines()]
+        return [line for line in lines if line["kind"] == kind]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until something has happened that nobody tells of."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def started(journal: Path) -> AsyncIterator[Bench]:
+    settings = make_config("router", journal, NETWORK)
+    async with fake_agents(settings) as agents:
+        dispatcher = Dispatcher(settings)
+        tasks = await dispatcher.start()
+        yield Bench(dispatcher, agents, Path(settings.journal))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        dispatcher.close()
+
+
+Scenario = Callable[[Bench], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario against a fresh dispatcher."""
+
+    def run(scenario: Scenario) -> None:
+        async def prepared() -> None:
+            async with started(tmp_path) as bench, asyncio.timeout(WAIT_S):
+                await scenario(bench)
+
+        asyncio.run(prepared())
+
+    return run
+
+
+def test_length_decides_the_cluster_and_load_the_instance(play: Callable[[Scenario], None]) -> None:
+    """Above the threshold to DC A, else to DC B; within a cluster to whoever is free first."""
+
+    async def scenario(bench: Bench) -> None:
+        flights = [bench.submit(tokens) for tokens in (LONG_TOKENS, 2 * LONG_TOKENS, 20_000, SHORT_TOKENS)]
+        assert [one.prefill for one in flights] == ["prefill-a1", "prefill-a2", "prefill-a1", "prefill-b1"]
+        assert [one.decode for one in flights] == ["decode-b2", "decode-b3", "decode-b2", "decode-b3"]
+        assert bench.submit(THRESHOLD_TOKENS).decision.route == "pd"
+        assert bench.submit(THRESHOLD_TOKENS + 1).decision.route == "prfaas"
+        decisions = bench.journal("decision")
+        assert [line["route"] for line in decisions[:4]] == ["prfaas"] * 3 + ["pd"]
+        assert all(line["reason"] for line in decisions)
+
+    play(scenario)
+
+
+def test_decode_expects_the_kv_before_prefill_starts(play: Callable[[Scenario], None]) -> None:
+    """Both instances of a request are told of it, decode with the size of the KV it will get."""
+
+    async def scenario(bench: Bench) -> None:
+        flight = bench.submit(LONG_TOKENS, request=7)
+        expect = await bench.agents[flight.decode].messages.get()
+        prefill = await bench.agents[flight.prefill].messages.get()
+        assert expect == {
+            "op": "expect",
+            "id": 7,
+            "tokens": LONG_TOKENS,
+            "kv_bytes": MODELS["internal_1t"].kv_bytes(LONG_TOKENS, 0.001),
+            "output_tokens": OUTPUT_TOKENS,
+        }
+        assert prefill == {"op": "prefill", "id": 7, "tokens": LONG_TOKENS, "decode": flight.decode}
+
+    play(scenario)
+
+
+def test_a_request_that_ends_well_leaves_nothing(play: Callable[[Scenario], None]) -> None:
+    """After the last token no instance holds the request any more."""
+
+    async def scenario(bench: Bench) -> None:
+        flight = bench.submit(LONG_TOKENS)
+        assert bench.held() == [flight.id]
+        await bench.decode_all(flight)
+        assert (flight.cause, bench.held()) == (None, [])
+
+    play(scenario)
+
+
+def test_a_prefilled_request_counts_as_decode_load_only(play: Callable[[Scenario], None]) -> None:
+    """What has been computed is no work ahead of anybody."""
+
+    async def scenario(bench: Bench) -> None:
+        flight = bench.submit(LONG_TOKENS)
+        bench.agents[flight.prefill].send("prefilled", id=flight.id)
+        await until(lambda: flight.prefilled)
+        view = bench.dispatcher._view(flight.sent_ns)
+        assert (view.queue_prfaas, view.active_prfaas, view.queue_decode) == (0, 0, 1)
+        assert bench.submit(LONG_TOKENS).prefill == flight.prefill
+
+    play(scenario)
+
+
+def test_the_death_of_a_decode_instance_fails_its_requests(play: Callable[[Scenario], None]) -> None:
+    """Each with the cause; the others go on, new ones go elsewhere, and at last there is nobody left."""
+
+    async def scenario(bench: Bench) -> None:
+        lost, kept = bench.submit(LONG_TOKENS), bench.submit(LONG_TOKENS)
+        await bench.agents["decode-b2"].die()
+        assert await lost.next() == 0
+        assert lost.cause == "decode-b2 went away"
+        assert bench.held() == [kept.id]
+        assert bench.submit(SHORT_TOKENS).decode == "decode-b3"
+        await bench.decode_all(kept)
+        await bench.agents["decode-b3"].die()
+        await until(lambda: not bench.held())
+        refused = bench.submit(SHORT_TOKENS)
+        assert (await refused.next(), refused.cause) == (0, "no decode instance is up")
+        assert bench.held() == []
+
+    play(scenario)
+
+
+def test_the_death_of_a_prefill_instance_fails_what_it_had_not_delivered(
+    play: Callable[[Scenario], None],
+) -> None:
+    """Queued or computed without a token yet: failed with the cause, cancelled at decode; else it goes on."""
+
+    async def scenario(bench: Bench) -> None:
+        flights = [bench.submit(SHORT_TOKENS) for _ in range(3)]
+        queued, prefilled, decoding = flights
+        for flight in (prefilled, decoding):
+            bench.agents["prefill-b1"].send("prefilled", id=flight.id)
+        bench.agents[decoding.decode].send("tokens", items=[[decoding.id, 1, False]])
+        assert await decoding.next() == 1
+        await until(lambda: prefilled.prefilled)
+        await bench.agents["prefill-b1"].die()
+        for flight in (queued, prefilled):
+            assert await flight.next() == 0
+            assert flight.cause == "prefill-b1 went away"
+        assert bench.held() == [decoding.id]
+        cancelled = set()
+        while len(cancelled) < 2:
+            for name in ("decode-b2", "decode-b3"):
+                while not bench.agents[name].messages.empty():
+                    message = bench.agents[name].messages.get_nowait()
+                    cancelled |= {message["id"]} if message["op"] == "cancel" else set()
+            await asyncio.sleep(0)
+        assert cancelled == {queued.id, prefilled.id}
+        refused = bench.submit(SHORT_TOKENS)
+        assert (await refused.next(), refused.cause) == (0, "no pd prefill instance is up")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("teller", ["prefill", "decode"])
+def test_a_failure_that_an_agent_tells_of_keeps_its_cause(
+    play: Callable[[Scenario], None], teller: str
+) -> None:
+    """What an agent says went wrong is what the request failed of, once."""
+
+    async def scenario(bench: Bench) -> None:
+        flight = bench.submit(LONG_TOKENS)
+        name = flight.prefill if teller == "prefill" else flight.decode
+        for _ in range(2):
+            bench.agents[name].send("failed", id=flight.id, cause="the link is down")
+        assert (await flight.next(), flight.cause) == (0, "the link is down")
+        assert (bench.held(), flight.progress.empty()) == ([], True)
+        assert (await bench.agents[flight.decode].messages.get())["op"] == "expect"
+        assert await bench.agents[flight.decode].messages.get() == {"op": "cancel", "id": flight.id}
+
+    play(scenario)
+
+
+def test_ids_are_kept_or_new(play: Callable[[Scenario], None]) -> None:
+    """A given id is used as it is, a missing one becomes the next free one, and neither is forgotten."""
+
+    async def scenario(bench: Bench) -> None:
+        flights = [bench.submit(SHORT_TOKENS, request) for request in (None, 41, None, 7, None)]
+        assert [flight.id for flight in flights] == [0, 41, 42, 7, 43]
+        await bench.decode_all(flights[1])
+        assert bench.dispatcher.knows(41)
+        assert not bench.dispatcher.knows(44)
+
+    play(scenario)
+
+
+def test_the_egress_is_what_dc_a_reports(play: Callable[[Scenario], None]) -> None:
+    """Goodput and retransmissions are differences of the sums of DC A's counters; DC B does not count."""
+
+    def signals(acked: int, retrans: int, backlog: int, rtt_s: float) -> dict[str, Any]:
+        return {
+            "op": "signals", "acked_bytes": acked, "retrans_bytes": retrans, "backlog_bytes": backlog,
+            "rtt_s": rtt_s, "min_rtt_s": 0.0115, "active": 4 if rtt_s else 0,
+        }  # fmt: skip
+
+    async def scenario(bench: Bench) -> None:
+        dispatcher, prefills = bench.dispatcher, bench.dispatcher._prefills
+        dispatcher._from_prefill(prefills["prefill-a1"], signals(1000, 10, 5, 0.012))
+        dispatcher._from_prefill(prefills["prefill-b1"], signals(999_999, 999, 999, 1.0))
+        first = dispatcher._measure_egress(0.25)
+        assert (first.goodput_bps, first.retrans_bytes, first.backlog_bytes) == (32_000, 10, 5)
+        dispatcher._from_prefill(prefills["prefill-a1"], signals(2000, 10, 0, 0.0))
+        dispatcher._from_prefill(prefills["prefill-a2"], signals(500, 1, 7, 0.02))
+        second = dispatcher._measure_egress(0.5)
+        assert (second.acked_bytes, second.retrans_bytes, second.backlog_bytes) == (1500, 1, 7)
+        assert (second.goodput_bps, second.rtt_s, second.min_rtt_s) == (24_000, 0.02, 0.0115)
+
+    play(scenario)
+
+
+def test_the_control_loop_notes_every_interval(play: Callable[[Scenario], None]) -> None:
+    """Once per interval the policy looks, and the journal says what it saw and decided."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.submit(LONG_TOKENS)
+        await until(lambda: len(bench.journal("control")) > 1)
+        line = bench.journal("control")[1]
+        assert (line["threshold_tokens"], line["queue_prfaas"], line["capacity_bps"]) == (
+            THRESHOLD_TOKENS,
+            1,
+            None,
+        )
+
+    play(scenario)

@@ -1,0 +1,257 @@
+"""The router's HTTP front against agents that speak the wire protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from agents import router
+from agents.profiles import PROFILES
+from tests.unit.agent_config import LONG_TOKENS, SHORT_TOKENS, THRESHOLD_TOKENS, make_config
+from tests.unit.fake_agents import NETWORK, FakeAgent, fake_agents, serve_all
+
+WAIT_S = 20
+URL = "/v1/completions"
+
+Agents = dict[str, FakeAgent]
+Scenario = Callable[[httpx.AsyncClient, Agents], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def serving(journal: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Agents]]:
+    settings = make_config("router", journal, NETWORK)
+    app = router.build(settings)
+    async with (
+        fake_agents(settings) as agents,
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://router") as http,
+    ):
+        yield http, agents
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario against a fresh router."""
+
+    def run(scenario: Scenario, *, answering: bool = True) -> None:
+        async def prepared() -> None:
+            async with serving(tmp_path) as (http, agents), asyncio.timeout(WAIT_S):
+                answers = asyncio.create_task(serve_all(agents, 4) if answering else asyncio.sleep(WAIT_S))
+                await scenario(http, agents)
+                answers.cancel()
+                await asyncio.gather(answers, return_exceptions=True)
+
+        asyncio.run(prepared())
+
+    return run
+
+
+def events(response: httpx.Response) -> list[str]:
+    """The data of each server-sent event."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.text.split("\n\n")
+    assert blocks.pop() == ""
+    assert all(block.startswith("data: ") for block in blocks)
+    return [block.removeprefix("data: ") for block in blocks]
+
+
+def test_a_stream_brings_every_token_and_ends_with_done(play: Callable[[Scenario], None]) -> None:
+    """Streaming: as many tokens as asked, a reason to finish in the last event, then [DONE]."""
+
+    async def scenario(http: httpx.AsyncClient, _agents: Agents) -> None:
+        body = {"prompt_tokens": LONG_TOKENS, "max_tokens": 10, "stream": True, "request_id": 5}
+        response = await http.post(URL, json=body)
+        *chunks, done = events(response)
+        assert done == "[DONE]"
+        parsed = [json.loads(chunk) for chunk in chunks]
+        assert [one["usage"]["completion_tokens"] for one in parsed] == [1, 4, 8, 10]
+        assert "".join(one["choices"][0]["text"] for one in parsed).split() == ["token"] * 10
+        assert [one["choices"][0]["finish_reason"] for one in parsed] == [None] * 3 + ["length"]
+        assert {(one["id"], one["model"], one["object"]) for one in parsed} == {
+            ("cmpl-5", "internal_1t", "text_completion")
+        }
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "prompt_tokens", "completion_tokens"),
+    [
+        ({"prompt": "four words of prompt", "max_tokens": 7}, 4, 7),
+        ({"prompt": [1, 2, 3]}, 3, 16),
+        ({"prompt": ""}, 1, 16),
+        ({"prompt": "two words", "prompt_tokens": SHORT_TOKENS, "max_tokens": 1}, SHORT_TOKENS, 1),
+    ],
+)
+def test_without_streaming_one_answer_has_it_all(
+    play: Callable[[Scenario], None], body: dict[str, Any], prompt_tokens: int, completion_tokens: int
+) -> None:
+    """A prompt in any form, its tokens counted, one JSON answer with all that was generated."""
+
+    async def scenario(http: httpx.AsyncClient, _agents: Agents) -> None:
+        response = await http.post(URL, json=body)
+        assert response.status_code == 200
+        answer = response.json()
+        assert answer["usage"] == {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
+        assert answer["choices"][0]["text"].split() == ["token"] * completion_tokens
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"nonsense",
+        b"[]",
+        b'{"max_tokens": 0}',
+        b'{"max_tokens": "many"}',
+        b'{"prompt": {"a": 1}}',
+        b'{"prompt_tokens": -3}',
+        b'{"request_id": -1}',
+        b'{"prompt_tokens": 131073}',
+        b'{"prompt_tokens": 99999999999999999999999}',
+    ],
+)
+def test_nonsense_is_the_client_s_fault(play: Callable[[Scenario], None], content: bytes) -> None:
+    """Not JSON, not a completion, or longer than any instance serves: 400 and what is wrong, nothing sent."""
+
+    async def scenario(http: httpx.AsyncClient, agents: Agents) -> None:
+        response = await http.post(URL, content=content, headers={"content-type": "application/json"})
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["type"] == "invalid_request_error"
+        assert error["message"]
+        assert all(agent.messages.empty() for agent in agents.values())
+
+    play(scenario)
+
+
+def test_the_longest_prompt_is_served(play: Callable[[Scenario], None]) -> None:
+    """The limit that the message names is itself within it."""
+    longest = PROFILES["h200"].max_tokens
+
+    async def scenario(http: httpx.AsyncClient, _agents: Agents) -> None:
+        assert (await http.post(URL, json={"prompt_tokens": longest})).status_code == 200
+        refused = await http.post(URL, json={"prompt_tokens": longest + 1})
+        assert f"at most {longest}" in refused.json()["error"]["message"]
+
+    play(scenario)
+
+
+def test_an_id_serves_once(play: Callable[[Scenario], None]) -> None:
+    """A request id that has been used is refused, also after its request has ended."""
+
+    async def scenario(http: httpx.AsyncClient, _agents: Agents) -> None:
+        codes = [(await http.post(URL, json={"request_id": 3})).status_code for _ in range(2)]
+        assert codes == [200, 409]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_failure_before_the_first_token_is_503(play: Callable[..., None], stream: bool) -> None:
+    """When nothing has been sent yet, the status says that it failed, and the body why."""
+
+    async def scenario(http: httpx.AsyncClient, agents: Agents) -> None:
+        asking = asyncio.create_task(http.post(URL, json={"prompt_tokens": LONG_TOKENS, "stream": stream}))
+        message = await agents["prefill-a1"].messages.get()
+        agents["prefill-a1"].send("failed", id=message["id"], cause="the link is down")
+        response = await asking
+        assert (response.status_code, response.json()["error"]["message"]) == (503, "the link is down")
+
+    play(scenario, answering=False)
+
+
+@asynccontextmanager
+async def over_tcp(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """The application behind a real server, for what a client sees while a stream goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_level="warning"))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            yield http
+        server.should_exit = True
+        await serving
+
+
+def test_a_failure_in_the_middle_of_a_stream_is_told_in_it(tmp_path: Path) -> None:
+    """Tokens are there when generated; after them the cause comes as an event, and [DONE] all the same."""
+
+    async def scenario() -> None:
+        settings = make_config("router", tmp_path, NETWORK)
+        body = {"prompt_tokens": LONG_TOKENS, "stream": True}
+        async with (
+            asyncio.timeout(WAIT_S),
+            fake_agents(settings) as agents,
+            over_tcp(router.build(settings)) as http,
+        ):
+            answer = http.stream("POST", URL, json=body)
+            opening = asyncio.create_task(answer.__aenter__())
+            message = await agents["prefill-a1"].messages.get()
+            decode = agents[message["decode"]]
+            decode.send("tokens", items=[[message["id"], 1, False]])
+            lines = (await opening).aiter_lines()
+            assert json.loads((await anext(lines))[6:])["usage"]["completion_tokens"] == 1
+            decode.send("failed", id=message["id"], cause="out of memory")
+            rest = [line async for line in lines if line]
+            assert json.loads(rest[0][6:])["error"]["message"] == "out of memory"
+            assert rest[1:] == ["data: [DONE]"]
+            await answer.__aexit__(None, None, None)
+
+    asyncio.run(scenario())
+
+
+def test_metrics_are_what_prometheus_reads(play: Callable[[Scenario], None]) -> None:
+    """The exposition parses, counts requests by route and end, and shows the threshold."""
+
+    async def scenario(http: httpx.AsyncClient, _agents: Agents) -> None:
+        for tokens in (LONG_TOKENS, SHORT_TOKENS, SHORT_TOKENS):
+            await http.post(URL, json={"prompt_tokens": tokens})
+        threshold = None
+        while threshold != THRESHOLD_TOKENS:  # set by the control loop
+            await asyncio.sleep(0)
+            response = await http.get("/metrics")
+            assert response.headers["content-type"].startswith("text/plain")
+            families = {one.name: one for one in text_string_to_metric_families(response.text)}
+            threshold = families["router_threshold_tokens"].samples[0].value
+        ended = {
+            (sample.labels["route"], sample.labels["state"]): sample.value
+            for sample in families["router_requests"].samples
+            if sample.name == "router_requests_total"
+        }
+        assert ended == {("prfaas", "completed"): 1, ("pd", "completed"): 2}
+        counts = {
+            sample.labels["route"]: sample.value
+            for sample in families["router_time_to_first_token_seconds"].samples
+            if sample.name.endswith("_count")
+        }
+        assert counts == {"prfaas": 1, "pd": 2}
+
+    play(scenario)
+
+
+def test_health(play: Callable[[Scenario], None]) -> None:
+    """A router that answers is healthy."""
+
+    async def scenario(http: httpx.AsyncClient, _agents: Agents) -> None:
+        response = await http.get("/health")
+        assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+    play(scenario)
