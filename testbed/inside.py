@@ -157,7 +157,7 @@ class Run:
                 plan.sample_ns,
                 link_sampler(self._directions, self._counters, self._link, self.distrust),
             ),
-            every(min(TCP_INTERVAL_NS, plan.sample_ns * 5), tcp_sampler(senders, self._tcp)),
+            every(min(TCP_INTERVAL_NS, 10 * plan.sample_ns), tcp_sampler(senders, self._tcp)),
             every(1_000_000_000, partial(progress, t0_ns)),
             self._timeline(t0_ns),
             *(self._burst("burst", burst, t0_ns) for burst in plan.bursts),
