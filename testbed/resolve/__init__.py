@@ -100,7 +100,7 @@ def resolve(
             congestion_control=scenario.transport.congestion_control,
         ),
         policy=resolve_policy(scenario, scale, requests, findings),
-        expectations=resolve_expectations(scenario, findings),
+        expectations=resolve_expectations(scenario, scale, findings),
         sample_ns=scenario.sample,
         window_bytes=min(max(2 * link.need_bytes, MIN_WINDOW_BYTES), MAX_WINDOW_BYTES),
         memory_bytes=BASE_MEMORY_BYTES + -(-4 * link.need_bytes // MIB) * MIB,

@@ -12,12 +12,28 @@ from testbed.scenario.source import KeyPath
 from testbed.units import NS_PER_S, format_duration_ns, format_rate_bps, format_size_bytes
 
 
-def resolve_expectations(scenario: Scenario, findings: Findings) -> tuple[plan.Expectation, ...]:
-    """All expectations; unknown events, empty or late windows and metrics without data are problems."""
+def resolve_expectations(
+    scenario: Scenario, scale: float, findings: Findings
+) -> tuple[plan.Expectation, ...]:
+    """All expectations; unknown events, empty or late windows and metrics without data are problems.
+
+    Limits in bits per second or bytes are written for scale 1 and multiplied by `scale`, as the link is.
+    """
     return tuple(
-        _resolved(scenario, expectation, ("expect", index), findings)
+        _resolved(scenario, _scaled(expectation, scale), ("expect", index), findings)
         for index, expectation in enumerate(scenario.expect)
     )
+
+
+def _scaled(expectation: Expectation, scale: float) -> Expectation:
+    if METRICS[expectation.metric].unit not in {"bps", "bytes"}:
+        return expectation
+    limits = {
+        name: value * scale
+        for name in ("low", "high", "level", "ignore_moves_below")
+        if (value := getattr(expectation, name, None)) is not None
+    }
+    return expectation.model_copy(update=limits)
 
 
 def _resolved(

@@ -1,0 +1,139 @@
+"""Whole runs, from the command line to the record: what they say, and that they say it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from testbed.kernel.uml import Uml
+from tests.e2e.commands import PROJECT, SCENARIOS, TRACES, Ended, run
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(Uml().probe("virtual")), reason="no UML kernel: make setup"),
+]
+
+TERMINAL = {"completed", "failed", "refused"}
+
+
+def assert_whole(ended: Ended) -> None:
+    """Every file of a result is there, and every request has exactly one terminal state."""
+    for name in ("scenario.yaml", "verdict.json", "junit.xml", "report.html", "console.log"):
+        assert (ended.run / name).stat().st_size > 0
+    requests = ended.table("requests")
+    assert requests["id"].to_list() == [request["id"] for request in ended.plan["requests"]]
+    assert set(requests["state"]) <= TERMINAL
+    clients = [json.loads(line) for line in (ended.run / "journal/client.jsonl").read_text().splitlines()]
+    told = sorted(line["id"] for line in clients if line["kind"] == "request")
+    assert told == requests["id"].to_list()
+    failed = requests.filter(pl.col("state") != "completed")
+    assert failed["cause"].null_count() == 0
+
+
+def test_one_transfer_fills_100_gbps(tmp_path: Path) -> None:
+    """full_rate.yaml passes, and its record shows 8 GiB at 96 Gbps or more in steady state."""
+    ended = run(tmp_path, PROJECT / "scenarios/full_rate.yaml")
+    assert ended.code == 0, ended.output
+    (bulk,) = ended.table("transfers").filter(pl.col("use") == "bulk").to_dicts()
+    assert (bulk["size_bytes"], bulk["state"]) == (8 << 30, "completed")
+    links = ended.table("links").filter(pl.col("direction") == "a_to_b").sort("t_s")
+    best = links.select(
+        (
+            (pl.col("tx_bytes") - pl.col("tx_bytes").shift(5)) * 8 / (pl.col("t_s") - pl.col("t_s").shift(5))
+        ).max()
+    ).item()
+    assert 96e9 < best < 100.1e9
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """congestion.yaml in its quick form."""
+    out = tmp_path_factory.mktemp("congestion")
+    return run(out, PROJECT / "scenarios/congestion.yaml", "--scale", "0.1")
+
+
+def test_congestion_passes(followed: Ended) -> None:
+    """The bandwidth-aware policy follows the link and comes back: PASS, every request ended, nothing corrupt."""
+    assert followed.code == 0, followed.output
+    assert "PASS" in followed.output
+    assert_whole(followed)
+    assert followed.table("requests").height > 200
+
+
+def test_congestion_is_what_the_scenario_asked_for(followed: Ended) -> None:
+    """While the capacity is 0.8 of 10 Gbps the link carries no more, and it loses packets only then."""
+    links = followed.table("links").filter(pl.col("direction") == "a_to_b").sort("t_s")
+    narrow = links.filter(pl.col("t_s").is_between(31, 74))
+    first, last = narrow.row(0, named=True), narrow.row(-1, named=True)
+    carried_bps = (last["tx_bytes"] - first["tx_bytes"]) * 8 / (last["t_s"] - first["t_s"])
+    assert carried_bps <= 0.8e9
+    assert last["lost_packets"] > first["lost_packets"]
+    outside = links.filter(pl.col("t_s") < 30)
+    assert outside["lost_packets"].n_unique() == 1
+
+
+def test_the_control_of_congestion_fails(tmp_path: Path) -> None:
+    """The same trouble with a fixed threshold: FAIL, for its reaction, and still every request ends."""
+    ended = run(tmp_path, PROJECT / "scenarios/congestion_static.yaml", "--scale", "0.1")
+    assert ended.code == 1, ended.output
+    assert_whole(ended)
+    verdict = json.loads((ended.run / "verdict.json").read_bytes())
+    status = {result["name"]: result["status"] for result in verdict["results"]}
+    assert [one for name, one in status.items() if "threshold_tokens" in name][0] == "FAIL"
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
+    """The same small scenario, in two places."""
+    one, two = (
+        run(tmp_path_factory.mktemp(name), SCENARIOS / "small.yaml") for name in ("here", "somewhere_else")
+    )
+    return one, two
+
+
+def test_the_same_seed_gives_the_same_record(twice: tuple[Ended, Ended]) -> None:
+    """Loss, jitter, other tenants and all: two runs agree in every byte of every table."""
+    one, two = twice
+    assert (one.code, two.code) == (0, 0), one.output + two.output
+    assert one.manifest["record_digest"] == two.manifest["record_digest"]
+    for table in sorted((one.run / "record").iterdir()):
+        assert table.read_bytes() == (two.run / "record" / table.name).read_bytes()
+    assert_whole(one)
+
+
+def test_a_small_run_has_everything_in_it(twice: tuple[Ended, Ended]) -> None:
+    """Verified chunks over the WAN and within DC B, packets lost and sent again, and bursts of tenants."""
+    one, _ = twice
+    transfers = one.table("transfers")
+    kv = transfers.filter(pl.col("use") == "kv")
+    assert set(kv["wan"]) == {True, False}
+    assert set(kv["state"]) == {"completed"}
+    assert kv["chunks"].min() > 10
+    assert transfers.filter(pl.col("use") == "tenant").height == 4
+    lost = one.table("links").group_by("direction").agg(pl.col("lost_packets").max())
+    assert lost["lost_packets"].min() > 5
+    assert one.table("tcp")["bytes_retrans"].max() > 0
+
+
+def test_another_seed_gives_another_record(twice: tuple[Ended, Ended], tmp_path: Path) -> None:
+    """With another seed the same scenario passes, with other numbers."""
+    other = run(tmp_path, SCENARIOS / "small.yaml", "--seed", "6")
+    assert other.code == 0, other.output
+    assert other.manifest["seed"] == 6
+    assert other.manifest["record_digest"] != twice[0].manifest["record_digest"]
+
+
+def test_a_trace_is_replayed(tmp_path: Path) -> None:
+    """Each line of a Mooncake trace becomes a request of that length, at its time, and ends."""
+    ended = run(tmp_path, SCENARIOS / "replay.yaml", "--traces", TRACES)
+    assert ended.code == 0, ended.output
+    assert_whole(ended)
+    lines = [json.loads(line) for line in (TRACES / "conversation.jsonl").read_text().splitlines()]
+    requests = ended.table("requests").sort("id")
+    assert requests["input_tokens"].to_list() == [line["input_length"] for line in lines]
+    assert requests["tokens"].to_list() == [line["output_length"] for line in lines]
+    for sent_s, line in zip(requests["sent_s"], lines, strict=True):
+        assert sent_s == pytest.approx(line["timestamp"] / 2000, abs=0.002)
