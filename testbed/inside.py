@@ -25,7 +25,7 @@ from testbed.errors import AgentError, TestbedError
 from testbed.journal import Journal
 from testbed.plan import DIRECTIONS, Burst, Direction, Plan
 from testbed.rundir import RunDir
-from testbed.shaping.link import WanDirection, flight_limit, loss_ratio
+from testbed.shaping.link import WanDirection, flight_limit, loss_ratio, super_packet_bytes
 from testbed.system import agent_config
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.samplers import TCP_INTERVAL_NS, every, link_sampler, tcp_sampler
@@ -50,8 +50,14 @@ class Run:
         self._distrusted: set[str] = set()
         self._netlink_thread = ThreadPoolExecutor(1)
         # pyroute2 opens a socket per thread, where that thread is: one thread does all netlink calls
+        states = [*plan.link.values(), *(change.state for change in plan.changes)]
         self._network = self._netlink_thread.submit(
-            Network, plan.topology, plan.topology_params, plan.mtu_bytes, plan.window_bytes
+            Network,
+            plan.topology,
+            plan.topology_params,
+            mtu_bytes=plan.mtu_bytes,
+            window_bytes=plan.window_bytes,
+            super_packet_bytes=super_packet_bytes(states, plan.mtu_bytes),
         ).result()
         self._directions = {
             name: self._netlink_thread.submit(self._direction, name).result() for name in DIRECTIONS

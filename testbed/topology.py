@@ -86,6 +86,7 @@ class NetlinkLink(Link):  # type: ignore[misc]
     """A veth pair made by one netlink message."""
 
     mtu_bytes = 1500
+    super_packet_bytes = 65_536
 
     @classmethod
     def makeIntfPair(  # noqa: N802 - Mininet's name
@@ -105,15 +106,24 @@ class NetlinkLink(Link):  # type: ignore[misc]
         )
         for node, name in ((node1, intfname1), (node2, intfname2)):
             index = node.netlink.link_lookup(ifname=name)[0]
-            node.netlink.link("set", index=index, gso_ipv4_max_size=SUPER_PACKET_BYTES)
+            node.netlink.link("set", index=index, gso_ipv4_max_size=cls.super_packet_bytes)
 
 
 class Network:
     """A built topology: nodes by name, their addresses, their netlink sockets."""
 
-    def __init__(self, topology: str, params: dict[str, int], mtu_bytes: int, window_bytes: int) -> None:
+    def __init__(
+        self,
+        topology: str,
+        params: dict[str, int],
+        *,
+        mtu_bytes: int,
+        window_bytes: int,
+        super_packet_bytes: int = SUPER_PACKET_BYTES,
+    ) -> None:
         attributes.install()
-        link = type("SizedLink", (NetlinkLink,), {"mtu_bytes": mtu_bytes})
+        sizes = {"mtu_bytes": mtu_bytes, "super_packet_bytes": super_packet_bytes}
+        link = type("SizedLink", (NetlinkLink,), sizes)
         Mininet.inited = True  # its init() only raises limits of this machine, by shell
         self._net = _Net(
             topo=TOPOLOGIES[topology](**params),

@@ -8,6 +8,7 @@ loss. Never on an end host, where TCP would see its own qdisc push back.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -22,6 +23,7 @@ HTB, CLASS, BUFFER, NETEM = 0x10000, 0x10001, 0x20000, 0x10000
 ORDERING_BPS = 10**13
 """netem keeps packets in order only when it has a rate: one so high that it adds 7 ns to a jumbo frame."""
 SMALLEST_FRAME_BYTES = 64
+SUPER_PACKETS_PER_BUFFER = 16
 SUPER_PACKET_BYTES = 184_000
 """Largest super-packet: 45 fragments of a page, which our kernel allows (CONFIG_MAX_SKB_FRAGS)."""
 
@@ -115,6 +117,15 @@ class WanDirection:
     @staticmethod
     def _qdisc(netlink: IPRoute, index: int, handle: int) -> Any:
         return next(q for q in netlink.get_qdiscs(index=index) if q["handle"] == handle)
+
+
+def super_packet_bytes(states: Iterable[LinkState], mtu_bytes: int) -> int:
+    """Largest super-packet that a link in these states should carry: a sixteenth of its smallest buffer.
+
+    A buffer drops super-packets whole, so they must be small beside it; never below two packets.
+    """
+    smallest = min(state.buffer_bytes for state in states)
+    return min(max(smallest // SUPER_PACKETS_PER_BUFFER, 2 * mtu_bytes), SUPER_PACKET_BYTES)
 
 
 def flight_limit(state: LinkState) -> int:
