@@ -9,23 +9,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from testbed import traffic
 from testbed.journal import Journal
 from testbed.plan import Direction, LinkState
-from testbed.shaping.link import WanDirection
+from testbed.shaping.link import SUPER_PACKET_BYTES, WanDirection
 from testbed.telemetry.link import LinkCounters
 
 FLOWS = 4
 SAMPLES_PER_BUFFER = 4
 RATE_TOLERANCE = 0.02
-GRAIN_BYTES = 2 * 65_536
-"""What a sample may be off by at either end: a super-packet."""
+GRAINS = 200
+LONGEST_SPAN_S = 1.0
+"""How long to measure: until this many super-packets have left, or for this long."""
+GRAIN_BYTES = SUPER_PACKET_BYTES
+"""What a measurement may be off by: counters move by whole super-packets."""
 RTT_SLACK_S = {"virtual": 0.0002, "real": 0.002}
 ROUND_TRIPS = 40
 SLOWEST_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A time during which the rate stage surely had something to send, and what left it."""
+
+    span_s: float
+    rate_bps: float
 
 
 async def calibrate(
@@ -52,7 +64,7 @@ async def calibrate(
         clean = wanted[name]
         sender, receiver = hosts[name]
         interval_s = clean.buffer_bytes * 8 / clean.rate_bps / SAMPLES_PER_BUFFER
-        goodput_bps, handshake_s = await _fill(
+        busy, handshake_s = await _fill(
             counters_of[name], sender, receiver, clean, rtt_s=rtt_s, interval_s=interval_s
         )
         journal.note(
@@ -60,14 +72,14 @@ async def calibrate(
             time.monotonic_ns(),
             direction=name,
             wanted_bps=clean.rate_bps,
-            goodput_bps=goodput_bps,
+            goodput_bps=busy.rate_bps,
             wanted_rtt_ns=round(rtt_s * 1e9),
             rtt_ns=round(handshake_s * 1e9),
         )
-        tolerance_bps = clean.rate_bps * RATE_TOLERANCE + GRAIN_BYTES * 8 / interval_s
-        if abs(goodput_bps - clean.rate_bps) > tolerance_bps:
+        grain_bps = GRAIN_BYTES * 8 / busy.span_s if busy.span_s else 0.0
+        if abs(busy.rate_bps - clean.rate_bps) > clean.rate_bps * RATE_TOLERANCE + grain_bps:
             distrust(
-                f"calibration {name}: {goodput_bps / 1e9:.3f} Gbps where "
+                f"calibration {name}: {busy.rate_bps / 1e9:.3f} Gbps where "
                 f"{clean.rate_bps / 1e9:.3f} were asked"
             )
         if abs(handshake_s - rtt_s) > rtt_slack_s:
@@ -82,8 +94,8 @@ async def _fill(
     *,
     rtt_s: float,
     interval_s: float,
-) -> tuple[float, float]:
-    """Throughput (bits/s) of the rate stage while it had a queue, else the best seen; handshake (s)."""
+) -> tuple[Busy, float]:
+    """What left the rate stage while it was busy for longest, and the time of a handshake (s)."""
     longest_s = ROUND_TRIPS * rtt_s + SLOWEST_S
     transfer = await traffic.start(
         sender,
@@ -92,18 +104,19 @@ async def _fill(
         size_bytes=round(state.rate_bps / 8 * longest_s),
         congestion_control="cubic",
     )
-    best_bps = 0.0
+    longest = Busy(0.0, 0.0)
+    span_s = max(min(GRAINS * GRAIN_BYTES * 8 / state.rate_bps, LONGEST_SPAN_S), 4 * interval_s)
     deadline = time.monotonic() + longest_s
     before, at = counters.read(), time.monotonic()
-    while time.monotonic() < deadline:
+    since, since_bytes = at, before.tx_bytes
+    while time.monotonic() < deadline and longest.span_s < span_s:
         await asyncio.sleep(interval_s)
         now, then = counters.read(), time.monotonic()
-        bps = (now.tx_bytes - before.tx_bytes) * 8 / (then - at)
-        best_bps = max(best_bps, bps)
-        if before.backlog_bytes * 8 / state.rate_bps >= then - at:
-            best_bps = bps
-            break
+        if before.backlog_bytes * 8 / state.rate_bps < then - at:  # it may have run dry in between
+            since, since_bytes = then, now.tx_bytes
+        elif then - since > longest.span_s:
+            longest = Busy(then - since, (now.tx_bytes - since_bytes) * 8 / (then - since))
         before, at = now, then
     transfer.stop()
     await asyncio.sleep(2 * rtt_s + state.buffer_bytes * 8 / state.rate_bps)
-    return best_bps, transfer.handshake_ns / 1e9
+    return longest, transfer.handshake_ns / 1e9

@@ -14,7 +14,7 @@ link.jsonl        link(direction, rate_bps, delay_ns, jitter_ns, loss_ratio: as 
                   tx_bytes, tx_packets, drops: cumulative counters of the rate stage; backlog_bytes: its
                   queue now; lost_packets: cumulative drops of the delay stage; flight_packets: its queue now)
 tcp.jsonl         tcp(host, local, remote, use, cwnd_packets, rtt_ns, bytes_acked, bytes_retrans,
-                  delivery_bps, notsent_bytes, congestion_control); use is kv, tenant or control; only
+                  delivery_bps, notsent_bytes, congestion_control); use is kv or tenant; only
                   sockets that moved
 others.jsonl      burst(source, sink, flows, size_bytes, t_end_ns): traffic of a tenant, t_ns = its start
                   bulk(source, sink, flows, size_bytes, t_end_ns): a transfer without a request

@@ -26,7 +26,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["s", "bps", "bytes", "tokens", "packets", "requests", "transfers", "chunks", "ratio"]
+Unit = Literal[
+    "s", "bps", "bytes", "tokens", "packets", "super-packets", "requests", "transfers", "chunks", "ratio"
+]
 Kind = Literal["bound", "reaction", "recovery", "stability"]
 Table = Literal["requests", "decisions", "transfers", "links"]
 Statistic = Literal[
@@ -122,8 +124,8 @@ def _control() -> dict[str, Metric]:
         "goodput_bps": ("bps", "goodput of KV over the WAN, as the policy saw it"),
         "capacity_bps": ("bps", "what the policy believes the link gives"),
         "retrans_ratio": ("ratio", "retransmitted share of the bytes sent, as the policy saw it"),
-        "queue_prfaas": ("requests", "requests waiting at prefill instances of DC A"),
-        "queue_pd": ("requests", "requests waiting at prefill instances of DC B"),
+        "queue_prfaas": ("requests", "requests waiting or running at prefill instances of DC A"),
+        "queue_pd": ("requests", "requests waiting or running at prefill instances of DC B"),
         "queue_decode": ("requests", "requests waiting for or held by decode instances"),
     }
     where: Match = (("kind", "control"),)
@@ -154,7 +156,12 @@ def _link() -> dict[str, Metric]:
                     "links", column, statistic, unit, f"{meaning}, {statistic}", where
                 )
         metrics[f"{prefix}.drops"] = Metric(
-            "links", "drops", "sum", "packets", f"packets dropped by the full buffer {direction}", where
+            "links",
+            "drops",
+            "sum",
+            "super-packets",
+            f"super-packets dropped by the full buffer {direction}",
+            where,
         )
         metrics[f"{prefix}.lost_packets"] = Metric(
             "links", "lost_packets", "sum", "packets", f"packets lost on the way {direction}", where

@@ -181,7 +181,7 @@ class Plan(Frozen, frozen=True):
     policy: Policy
     expectations: tuple[Expectation, ...]
     sample_ns: int
-    """Interval of link samples; TCP sockets are sampled every second."""
+    """Interval of link samples; TCP sockets are sampled every ten of them, at least once a second."""
     window_bytes: int
     """Largest TCP window a connection may need: sets tcp_rmem and tcp_wmem."""
     memory_bytes: int

@@ -66,7 +66,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to place: tokens still to prefill after the prefix cache, tokens to generate."""
+    """A request to place: tokens to prefill, tokens to generate."""
 
     id: str
     uncached_tokens: int

@@ -26,7 +26,9 @@ from testbed.kernel.supervise import OutlivedError, supervise
 WHERE = "kernel build"
 RECIPE = Path(__file__).with_name("recipe")
 SOURCES = Path("/usr/src")
-PROGRAMS = ("make", "gcc", "flex", "bison", "bc", "patch", "tar", "xz", "patch")
+OLDEST = (6, 8)
+"""Kernel that the recipe's patches were made for, or newer."""
+PROGRAMS = ("make", "gcc", "flex", "bison", "bc", "patch", "tar", "xz")
 ROOM_BYTES = 1 << 30
 WALL_LIMIT_S = 7200
 REPORT_S = 2.0
@@ -185,6 +187,7 @@ def _newest_source() -> Path | None:
         for path in sorted([*SOURCES.glob("*.tar.*"), *SOURCES.glob("linux-source-*/*.tar.*")])
         if (match := re.fullmatch(r"linux-source-(\d+(?:\.\d+)+)\.tar\.\w+", path.name)) and path.is_file()
     }
+    found = {version: path for version, path in found.items() if version >= OLDEST}
     return found[max(found)] if found else None
 
 

@@ -118,7 +118,12 @@ def _losses(tables: Tables) -> Chart:
         110,
         (
             Curve("on the way", "red", "area", *signals.sum_per(link, "lost_packets", 1.0, 1.0)),
-            Curve("dropped by the full buffer", "grey", "area", *signals.sum_per(link, "drops", 1.0, 1.0)),
+            Curve(
+                "dropped by the full buffer (super-packets)",
+                "grey",
+                "area",
+                *signals.sum_per(link, "drops", 1.0, 1.0),
+            ),
         ),
     )
 

@@ -33,7 +33,7 @@ MAX_RAMP_STEPS: Final = 10_000
 MAX_WINDOW_BYTES: Final = 2**30
 """The largest window TCP can announce (RFC 7323: a shift of 14)."""
 MIN_BUFFER_BYTES: Final = 2**16
-"""One super-packet of segmentation offload; a byte-limited queue below it would pass nothing."""
+"""A few jumbo frames; a byte-limited queue much smaller would pass hardly anything."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _check_states(moments: list[Moment], findings: Findings) -> None:
             rate, size = format_rate_bps(state.rate_bps), format_size_bytes(state.buffer_bytes)
             findings.add(
                 moment.path,
-                f"the buffer would be only {size} at {rate}, too small for one super-packet",
+                f"the buffer would be only {size} at {rate}, too small for a few packets",
                 f"at least {format_size_bytes(MIN_BUFFER_BYTES)}",
                 "raise the buffer or the rate, or use a larger scale",
             )

@@ -14,7 +14,7 @@ from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.tcp import TcpDump
 
 TCP_INTERVAL_NS = 1_000_000_000
-_CONTROL_PORTS = (CONTROL_PORT, HTTP_PORT)
+_CONTROL_PORTS = {CONTROL_PORT, HTTP_PORT}
 
 
 async def every(interval_ns: int, sample: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ def tcp_sampler(hosts: Sequence[str], journal: Journal) -> Callable[[], None]:
             for one in dump.sockets():
                 moved = (one.bytes_acked, one.bytes_retrans)
                 key = (one.local, one.remote)
-                if one.remote_port in _CONTROL_PORTS or seen.get(key, (1, 0)) == moved:
+                if {one.local_port, one.remote_port} & _CONTROL_PORTS or seen.get(key, (1, 0)) == moved:
                     continue
                 seen[key] = moved
                 journal.note(

@@ -28,6 +28,7 @@ class Socket:
 
     local: str
     remote: str
+    local_port: int
     remote_port: int
     cwnd_packets: int
     rtt_ns: int
@@ -91,6 +92,7 @@ def _parse(data: bytearray, at: int, end: int) -> Socket:
     return Socket(
         local=f"{local}:{local_port}",
         remote=f"{remote}:{remote_port}",
+        local_port=local_port,
         remote_port=remote_port,
         rtt_ns=struct.unpack_from("=I", info, 68)[0] * 1000,
         cwnd_packets=struct.unpack_from("=I", info, 80)[0],
