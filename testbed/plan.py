@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from agents.config import Transport
+
 Direction = Literal["a_to_b", "b_to_a"]
 DIRECTIONS: tuple[Direction, ...] = ("a_to_b", "b_to_a")
 
@@ -104,17 +106,6 @@ class Agent(Frozen, frozen=True):
     profile: str
     """Compute profile (a key of `agents.profiles.PROFILES`), e.g. `h200`, `h20`."""
     memory_bytes: int
-
-
-class Transport(Frozen, frozen=True):
-    """How KV crosses between agents."""
-
-    payload: Literal["synthetic", "verified"]
-    connections: int
-    chunk_bytes: int
-    layer_group: int
-    """Layers that prefill hands over together."""
-    congestion_control: str
 
 
 class Policy(Frozen, frozen=True):

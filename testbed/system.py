@@ -37,13 +37,7 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
             journal=f"{CONTAINER_JOURNAL}/{agent.name}.jsonl",
             model=plan.model,
             scale=plan.scale,
-            transport=config.Transport(
-                payload=plan.transport.payload,
-                connections=plan.transport.connections,
-                chunk_bytes=plan.transport.chunk_bytes,
-                layer_group=plan.transport.layer_group,
-                congestion_control=plan.transport.congestion_control,
-            ),
+            transport=plan.transport,
             scheduling=config.Scheduling(
                 policy=plan.policy.name,
                 threshold_tokens=plan.policy.threshold_tokens,

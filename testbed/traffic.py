@@ -13,19 +13,12 @@ import socket
 import time
 from functools import lru_cache
 
+from agents.transport.payload import PAGES_BYTES, synthetic_pages
 from testbed import namespaces
 
 LOW_WATER_BYTES = 16 << 20
 SCRATCH_BYTES = 32 << 20
-PAGES_BYTES = 64 << 20
 SHARE_BYTES = 16 << 20
-
-
-@lru_cache(maxsize=1)
-def _pages() -> int:
-    pages = os.memfd_create("traffic")
-    os.ftruncate(pages, PAGES_BYTES)
-    return pages
 
 
 @lru_cache(maxsize=1)
@@ -48,7 +41,7 @@ class _Flow:
         try:
             while self._to_send or self._take():
                 self._to_send -= os.sendfile(
-                    self._source.fileno(), _pages(), 0, min(self._to_send, PAGES_BYTES)
+                    self._source.fileno(), synthetic_pages(), 0, min(self._to_send, PAGES_BYTES)
                 )
         except BlockingIOError:
             return

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from agents.config import Transport
 from testbed.errors import Problem, ScenarioError
-from testbed.plan import Plan, Transport
+from testbed.plan import Plan
 from testbed.resolve.events import resolve_bursts, resolve_events
 from testbed.resolve.expectations import resolve_expectations
 from testbed.resolve.findings import Findings

@@ -108,12 +108,13 @@ def test_a_small_run_has_everything_in_it(twice: tuple[Ended, Ended]) -> None:
     kv = transfers.filter(pl.col("use") == "kv")
     assert set(kv["wan"]) == {True, False}
     assert set(kv["state"]) == {"completed"}
-    assert kv["chunks"].min() > 10
+    assert all(chunks > 10 for chunks in kv["chunks"])
     assert transfers.filter(pl.col("use") == "tenant").height == 4
-    lost = one.table("links").group_by("direction").agg(pl.col("lost_packets").max())
-    assert lost["lost_packets"].min() >= 1
-    assert lost["lost_packets"].max() > 5
-    assert one.table("tcp")["bytes_retrans"].max() > 0
+    links = one.table("links")
+    for direction, at_least in (("a_to_b", 5), ("b_to_a", 1)):
+        lost = links.filter(pl.col("direction") == direction)["lost_packets"]
+        assert lost[-1] >= at_least
+    assert one.table("tcp")["bytes_retrans"].sum() > 0
 
 
 def test_another_seed_gives_another_record(twice: tuple[Ended, Ended], tmp_path: Path) -> None:

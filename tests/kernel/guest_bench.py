@@ -45,7 +45,9 @@ class Bench:
     def __init__(self, mtu_bytes: int) -> None:
         self._thread = ThreadPoolExecutor(1)
         hosts = {"prefill_hosts": 1, "pd_hosts": 1}
-        self.network = self._thread.submit(Network, "two_dc", hosts, mtu_bytes, WINDOW_BYTES).result()
+        self.network = self._thread.submit(
+            Network, "two_dc", hosts, mtu_bytes=mtu_bytes, window_bytes=WINDOW_BYTES
+        ).result()
         self.directions = {name: self._thread.submit(self._direction, name).result() for name in DIRECTIONS}
         wan = TOPOLOGIES["two_dc"].wan
         self.counters = {name: LinkCounters(*wan[name]) for name in DIRECTIONS}

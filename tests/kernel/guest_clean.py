@@ -168,7 +168,8 @@ def _option(name: str, value: int) -> Callable[[dict[str, Any]], None]:
 
 async def read_back(bench: Bench) -> Results:
     """What is said when the kernel ends up with another value than the one asked for."""
-    direction, found = bench.directions["a_to_b"], {}
+    direction = bench.directions["a_to_b"]
+    found: dict[str, list[str]] = {}
     loss = Loss(model="gilbert_elliott", p=0.01, r=0.1, loss_bad=0.5)
     state = link(10**9, 10, 5 * MS, MS, loss=loss)
     model = {"attrs": [("NETEM_LOSS_GE", {"p": 1, "r": 2, "h": 3, "k1": 4})]}

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from agents.config import Transport
 from testbed.plan import (
     Agent,
     Burst,
@@ -18,7 +19,6 @@ from testbed.plan import (
     Plan,
     Policy,
     Request,
-    Transport,
 )
 
 S = 1_000_000_000

@@ -182,7 +182,7 @@ def test_the_death_of_a_prefill_instance_fails_what_it_had_not_delivered(
             assert await flight.next() == 0
             assert flight.cause == "prefill-b1 went away"
         assert bench.held() == [decoding.id]
-        cancelled = set()
+        cancelled: set[int] = set()
         while len(cancelled) < 2:
             for name in ("decode-b2", "decode-b3"):
                 while not bench.agents[name].messages.empty():

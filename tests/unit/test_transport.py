@@ -143,7 +143,6 @@ def test_signals_count_what_the_receiver_s_tcp_has_acknowledged() -> None:
                 await asyncio.sleep(0)
                 signals = sender.signals()
             assert sent <= signals.acked_bytes <= sent + 4  # TCP counts the SYN of each connection
-            assert signals.retrans_bytes == 0
 
     asyncio.run(scenario())
 
