@@ -38,10 +38,9 @@ DEFAULTS: Mapping[str, float] = MappingProxyType(
 )
 ELAPSED_MAX_S = 1.0  # a control interval that came later than this still counts as one second of evidence
 FLOOR = 0.01  # lowest estimate as a share of the ceiling: after an outage a raise by factors starts here
-JUMP = (
-    1.25  # goodput this many times the estimate, in two intervals running, refutes it; a repaired hole lets
-)
-# TCP acknowledge in one interval what arrived in several
+# Goodput this many times the estimate, in two intervals running, refutes it; in one it does not, because a
+# repaired hole lets TCP acknowledge at once what arrived in several.
+JUMP = 1.25
 FAR = 0.35  # a sample this far off the estimate, as a share of it, is a change of the link and not noise
 LEAK = 0.5  # two pressed intervals within 1 s are congestion, two within 10 s are not
 HEAVY_LOSS = 0.01  # share retransmitted above which one interval is enough, if the goodput was poor as well

@@ -67,9 +67,9 @@ def test_congestion_is_what_the_scenario_asked_for(followed: Ended) -> None:
     carried_bps = narrow["throughput_bps"].mean()
     assert isinstance(carried_bps, float)
     assert 0.5e9 < carried_bps <= 0.8e9 * 1.001
-    assert narrow["lost_packets"].n_unique() > 5
+    assert narrow["lost_packets"].sum() > 0
     outside = links.filter(pl.col("t_s") < 30)
-    assert outside["lost_packets"].n_unique() == 1
+    assert outside["lost_packets"].sum() == 0
 
 
 def test_the_control_of_congestion_fails(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_small_run_has_everything_in_it(twice: tuple[Ended, Ended]) -> None:
     links = one.table("links")
     for direction, at_least in (("a_to_b", 5), ("b_to_a", 1)):
         lost = links.filter(pl.col("direction") == direction)["lost_packets"]
-        assert lost[-1] >= at_least
+        assert lost.sum() >= at_least
     assert one.table("tcp")["bytes_retrans"].sum() > 0
 
 

@@ -148,7 +148,7 @@ def test_a_standing_backlog_makes_goodput_a_sample() -> None:
 
 
 def test_goodput_above_the_estimate_raises_it_at_once() -> None:
-    """A link that carries more than was thought possible in two intervals has recovered; one may be a lump."""
+    """A link that carries more than thought possible in two intervals has recovered; one may be a lump."""
     congested = [
         view(i / 4, goodput_bps=3e9, acked_bytes=93_750_000, backlog_bytes=10**9, rtt_s=0.02)
         for i in range(1, 40)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from testbed import cli, run
 from testbed.command import run_command
 from testbed.errors import KernelError, Problem, ScenarioError
-from testbed.kernel import Clock, Needs, build, host
+from testbed.kernel import Clock, Needs, build
 from testbed.rundir import RunDir
 from tests.unit.synthetic_plan import make_plan
 from tests.unit.synthetic_run import write_run
@@ -101,7 +102,7 @@ def test_a_machine_without_a_kernel_ends_with_4(
     empty.mkdir()
     monkeypatch.setenv("TESTBED_CACHE", str(empty))
     monkeypatch.setattr(build, "SHARED_CACHE", empty)
-    monkeypatch.setattr(host.shutil, "which", lambda *_args, **_options: None)
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
     arguments = [BASE, "--kernel", kernel, "--out", str(tmp_path / "runs")]
     assert run_command(run.app, arguments) == 4
     said = capsys.readouterr().err

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -275,6 +276,30 @@ def test_a_dropped_transfer_is_not_counted() -> None:
     assert sink.receiver.chunk(header, intact=True) is None
     assert sink.receiver.chunk(header, intact=True) is None
     assert (sink.complete, sink.refused) == ([], [])
+
+
+def test_a_connection_found_broken_ends_the_push() -> None:
+    """Once a transfer has failed, no chunk of it goes to another connection, whose break harms nobody."""
+
+    async def scenario() -> None:
+        loop, sender = asyncio.get_running_loop(), make_sender(verified=False, connections=2)
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            listener.setblocking(False)
+            await sender.connect("decode", listener.getsockname())
+            ends = [(await loop.sock_accept(listener))[0] for _ in range(2)]
+        for end in ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        ends[0].close()
+        transfer = sender.begin(1, "decode", [4 * CHUNK])
+        sender.push(transfer, 0, 4 * CHUNK)
+        assert (transfer.next_chunk, [one.transfers for one in sender._pools["decode"]]) == (1, [set()])
+        ends[1].close()
+        while sender._pools["decode"]:  # noqa: ASYNC110 - a break that fails no transfer tells nobody
+            await asyncio.sleep(0)
+        with pytest.raises(TransferError, match=r"^connection to decode broke$"):
+            await transfer.over
+
+    asyncio.run(scenario())
 
 
 RECEIVER = """
