@@ -50,7 +50,9 @@ def cache_dir() -> Path:
 
 
 def places() -> list[Path]:
-    """Where a kernel may lie: this user's cache, root's, and that of the user behind `sudo`."""
+    """Where a kernel may lie: only $TESTBED_CACHE if that is set; else this user's cache, root's, sudo's user's."""
+    if os.environ.get("TESTBED_CACHE"):
+        return [cache_dir()]
     found = [cache_dir(), SHARED_CACHE]
     if user := os.environ.get("SUDO_USER"):
         with contextlib.suppress(KeyError):

@@ -70,7 +70,7 @@ class Transport(Section):
 
     payload: Literal["synthetic", "verified"] = "synthetic"
     connections: Annotated[int, Strict(), Ge(1), Le(256)] = 4
-    chunk: Size = parse_size_bytes("16MiB")
+    chunk: Annotated[Size, Ge(2**12), Le(2**30)] = parse_size_bytes("16MiB")
     layer_group: int = Field(default=1, ge=1, le=1000)
     congestion_control: CongestionControl = "cubic"
 
