@@ -50,7 +50,7 @@ def cache_dir() -> Path:
 
 
 def places() -> list[Path]:
-    """Where a kernel may lie: only $TESTBED_CACHE if that is set; else this user's cache, root's, sudo's user's."""
+    """Where a kernel may lie: in $TESTBED_CACHE if set, else with this user, root, or the user of sudo."""
     if os.environ.get("TESTBED_CACHE"):
         return [cache_dir()]
     found = [cache_dir(), SHARED_CACHE]

@@ -45,6 +45,12 @@ def test_one_transfer_fills_100_gbps(tmp_path: Path) -> None:
     assert 96e9 < best < 100.1e9
 
 
+def test_the_control_of_full_rate_fails(tmp_path: Path) -> None:
+    """The same transfer over half the link cannot pass."""
+    ended = run(tmp_path, PROJECT / "scenarios/full_rate.yaml", "--set", "link.a_to_b.rate=50gbit")
+    assert ended.code == 1, ended.output
+
+
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """congestion.yaml in its quick form."""
