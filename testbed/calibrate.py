@@ -16,20 +16,25 @@ import msgspec
 from testbed import traffic
 from testbed.journal import Journal
 from testbed.plan import Direction, LinkState
-from testbed.shaping.link import SUPER_PACKET_BYTES, WanDirection
+from testbed.shaping.link import WanDirection
 from testbed.telemetry.link import LinkCounters
 
 FLOWS = 4
 SAMPLES_PER_BUFFER = 4
+LONGEST_INTERVAL_S = 0.01
+HANDSHAKE_BYTES = 100
 RATE_TOLERANCE = 0.02
 GRAINS = 200
 LONGEST_SPAN_S = 1.0
 """How long to measure: until this many super-packets have left, or for this long."""
-GRAIN_BYTES = SUPER_PACKET_BYTES
-"""What a measurement may be off by: counters move by whole super-packets."""
 RTT_SLACK_S = {"virtual": 0.0002, "real": 0.002}
 ROUND_TRIPS = 40
 SLOWEST_S = 0.5
+
+
+def cleaned(state: LinkState) -> LinkState:
+    """The same link without loss, jitter and partition."""
+    return msgspec.structs.replace(state, loss=None, jitter_ns=0, partitioned=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +54,22 @@ async def calibrate(
     journal: Journal,
     distrust: Callable[[str], None],
     rtt_slack_s: float,
+    grain_bytes: int,
 ) -> None:
     """Measure each direction without its loss and jitter; a miss is a reason not to trust the run.
 
-    `hosts`: sender, and receiver with its address, per direction. Leaves the links without loss and jitter.
-    A partitioned link is not measured.
+    `hosts`: sender, and receiver with its address, per direction. `grain_bytes`: the largest super-packet,
+    by which counters move. Leaves the links without loss, jitter
+    and partition.
     """
     rtt_s = sum(state.delay_ns for state in wanted.values()) / 1e9
-    if any(state.partitioned for state in wanted.values()):
-        return
     for name, direction in directions.items():
-        await direction.set(msgspec.structs.replace(wanted[name], loss=None, jitter_ns=0), seed=0)
+        await direction.set(cleaned(wanted[name]), seed=0)
     for name in directions:
         clean = wanted[name]
         sender, receiver = hosts[name]
-        interval_s = clean.buffer_bytes * 8 / clean.rate_bps / SAMPLES_PER_BUFFER
         busy, handshake_s = await _fill(
-            counters_of[name], sender, receiver, clean, rtt_s=rtt_s, interval_s=interval_s
+            counters_of[name], sender, receiver, clean, rtt_s=rtt_s, grain_bytes=grain_bytes
         )
         journal.note(
             "calibration",
@@ -76,13 +80,19 @@ async def calibrate(
             wanted_rtt_ns=round(rtt_s * 1e9),
             rtt_ns=round(handshake_s * 1e9),
         )
-        grain_bps = GRAIN_BYTES * 8 / busy.span_s if busy.span_s else 0.0
-        if abs(busy.rate_bps - clean.rate_bps) > clean.rate_bps * RATE_TOLERANCE + grain_bps:
+        if not busy.span_s:
             distrust(
-                f"calibration {name}: {busy.rate_bps / 1e9:.3f} Gbps where "
-                f"{clean.rate_bps / 1e9:.3f} were asked"
+                f"calibration {name}: the rate could not be measured, because a queue never lasted from one "
+                f"sample to the next; the buffer holds {clean.buffer_bytes * 8e3 / clean.rate_bps:.3f} ms"
             )
-        if abs(handshake_s - rtt_s) > rtt_slack_s:
+        elif abs(busy.rate_bps / clean.rate_bps - 1) > RATE_TOLERANCE + grain_bytes * 8 / (
+            busy.span_s * clean.rate_bps
+        ):
+            distrust(
+                f"calibration {name}: {busy.rate_bps / 1e6:.3f} Mbps where "
+                f"{clean.rate_bps / 1e6:.3f} were asked"
+            )
+        if abs(handshake_s - rtt_s) > rtt_slack_s + 2 * HANDSHAKE_BYTES * 8 / clean.rate_bps:
             distrust(f"calibration {name}: RTT {handshake_s * 1e3:.3f} ms where {rtt_s * 1e3:.3f} were asked")
 
 
@@ -93,10 +103,12 @@ async def _fill(
     state: LinkState,
     *,
     rtt_s: float,
-    interval_s: float,
+    grain_bytes: int,
 ) -> tuple[Busy, float]:
     """What left the rate stage while it was busy for longest, and the time of a handshake (s)."""
-    longest_s = ROUND_TRIPS * rtt_s + SLOWEST_S
+    buffer_s = state.buffer_bytes * 8 / state.rate_bps
+    interval_s = min(buffer_s / SAMPLES_PER_BUFFER, LONGEST_INTERVAL_S)
+    longest_s = ROUND_TRIPS * rtt_s + 2 * buffer_s + SLOWEST_S
     transfer = await traffic.start(
         sender,
         receiver,
@@ -105,7 +117,7 @@ async def _fill(
         congestion_control="cubic",
     )
     longest = Busy(0.0, 0.0)
-    span_s = max(min(GRAINS * GRAIN_BYTES * 8 / state.rate_bps, LONGEST_SPAN_S), 4 * interval_s)
+    span_s = max(min(GRAINS * grain_bytes * 8 / state.rate_bps, LONGEST_SPAN_S), 4 * interval_s)
     deadline = time.monotonic() + longest_s
     before, at = counters.read(), time.monotonic()
     since, since_bytes = at, before.tx_bytes
@@ -118,5 +130,5 @@ async def _fill(
             longest = Busy(then - since, (now.tx_bytes - since_bytes) * 8 / (then - since))
         before, at = now, then
     transfer.stop()
-    await asyncio.sleep(2 * rtt_s + state.buffer_bytes * 8 / state.rate_bps)
+    await asyncio.sleep(2 * rtt_s + buffer_s)
     return longest, transfer.handshake_ns / 1e9

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -25,7 +25,7 @@ from testbed.errors import AgentError, TestbedError
 from testbed.journal import Journal
 from testbed.plan import DIRECTIONS, Burst, Direction, Plan
 from testbed.rundir import RunDir
-from testbed.shaping.link import WanDirection, flight_limit, loss_ratio, super_packet_bytes
+from testbed.shaping.link import WanDirection, loss_ratio, super_packet_bytes
 from testbed.system import agent_config
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.samplers import TCP_INTERVAL_NS, every, link_sampler, tcp_sampler
@@ -51,13 +51,14 @@ class Run:
         self._netlink_thread = ThreadPoolExecutor(1)
         # pyroute2 opens a socket per thread, where that thread is: one thread does all netlink calls
         states = [*plan.link.values(), *(change.state for change in plan.changes)]
+        self._super_packet_bytes = super_packet_bytes(states, plan.mtu_bytes)
         self._network = self._netlink_thread.submit(
             Network,
             plan.topology,
             plan.topology_params,
             mtu_bytes=plan.mtu_bytes,
             window_bytes=plan.window_bytes,
-            super_packet_bytes=super_packet_bytes(states, plan.mtu_bytes),
+            super_packet_bytes=self._super_packet_bytes,
         ).result()
         self._directions = {
             name: self._netlink_thread.submit(self._direction, name).result() for name in DIRECTIONS
@@ -72,6 +73,7 @@ class Run:
             (self._network.netlink(rate_node), rate_device, rate_node),
             (self._network.netlink(delay_node), delay_device),
             self._netlink_thread,
+            largest_packet_bytes=self._super_packet_bytes,
         )
 
     def distrust(self, what: str) -> None:
@@ -120,10 +122,8 @@ class Run:
             journal=self._bench,
             distrust=self.distrust,
             rtt_slack_s=slack_s,
+            grain_bytes=self._super_packet_bytes,
         )
-        for change in plan.changes:
-            if change.t_ns == 0:
-                await self._directions[change.direction].set(change.state, change.seed)
 
     def _at(self, host: str) -> str:
         return self._network.address(host)
@@ -161,7 +161,7 @@ class Run:
         jobs: list[Coroutine[Any, Any, None]] = [
             every(
                 plan.sample_ns,
-                link_sampler(self._directions, self._counters, self._link, self.distrust),
+                self._link_sampler(),
             ),
             every(min(TCP_INTERVAL_NS, 10 * plan.sample_ns), tcp_sampler(senders, self._tcp)),
             every(1_000_000_000, partial(progress, t0_ns)),
@@ -185,6 +185,15 @@ class Run:
         ]
         return [asyncio.create_task(job) for job in jobs]
 
+    def _link_sampler(self) -> Callable[[], None]:
+        return link_sampler(
+            self._directions,
+            self._counters,
+            self._link,
+            self.distrust,
+            largest_packet_bytes=self._super_packet_bytes,
+        )
+
     async def _timeline(self, t0_ns: int) -> None:
         """Change the links and name the events, each at its moment."""
         steps: list[tuple[int, Any]] = [(change.t_ns, change) for change in self._plan.changes]
@@ -195,20 +204,15 @@ class Run:
                 self._bench.note("event", time.monotonic_ns(), name=step.name, detail=step.detail)
                 continue
             direction = self._directions[step.direction]
-            if t_ns > 0:  # the state at 0 is set before the start
-                await direction.set(step.state, step.seed)
+            await direction.set(step.state, step.seed)
             state = step.state
             self._bench.note(
                 "link_set",
                 time.monotonic_ns(),
                 direction=step.direction,
-                rate_bps=state.rate_bps,
-                buffer_bytes=state.buffer_bytes,
-                delay_ns=state.delay_ns,
-                jitter_ns=state.jitter_ns,
                 loss_ratio=loss_ratio(state),
                 partitioned=state.partitioned,
-                limit_packets=flight_limit(state),
+                **direction.read_back,
             )
 
     async def _burst(self, kind: str, burst: Burst, t0_ns: int) -> None:

@@ -37,9 +37,12 @@ class WanDirection:
         rate_stage: tuple[IPRoute, str, str],
         delay_stage: tuple[IPRoute, str],
         netlink_thread: Executor,
+        *,
+        largest_packet_bytes: int,
     ) -> None:
         """`rate_stage`: netlink socket, interface, namespace; `delay_stage`: netlink socket, interface.
 
+        `largest_packet_bytes`: of the super-packets that come along; sizes the rate stage's bucket.
         `netlink_thread`: the thread that opened the netlink sockets; pyroute2 ties both its event loop and
         its sockets to a thread.
         """
@@ -48,9 +51,11 @@ class WanDirection:
         self._rate, self._rate_device, self._rate_namespace = rate_stage
         self._delay, delay_device = delay_stage
         self._thread = netlink_thread
+        self._largest_bytes = largest_packet_bytes
         self._rate_index = self._rate.link_lookup(ifname=self._rate_device)[0]
         self._delay_index = self._delay.link_lookup(ifname=delay_device)[0]
         self.state: LinkState | None = None
+        self.read_back: dict[str, int] = {}
 
     async def set(self, state: LinkState, seed: int) -> None:
         """Write the full state into the kernel, then read it back.
@@ -58,10 +63,11 @@ class WanDirection:
         Raises ShapingError, listing every field that is not as it was written. Packets already in the
         delay stage keep the schedule they were given; a new rate holds from the next packet on.
         """
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, state, seed)
+        loop = asyncio.get_running_loop()
+        self.read_back = await loop.run_in_executor(self._thread, self._write, state, seed)
         self.state = state
 
-    def _write(self, state: LinkState, seed: int) -> None:
+    def _write(self, state: LinkState, seed: int) -> dict[str, int]:
         first = self.state is None
         cut = state.loss is not None and segmentation.loses_super_packets_whole()
         segmentation.segment_on_transmit(self._rate_namespace, self._rate_device, wanted=cut)
@@ -74,10 +80,10 @@ class WanDirection:
             handle=CLASS,
             parent=HTB,
             rate=state.rate_bps // 8,
-            burst=_burst_bytes(state.rate_bps),
-            cburst=_burst_bytes(state.rate_bps),
-            quantum=4 * SUPER_PACKET_BYTES,
-            mtu=SUPER_PACKET_BYTES,
+            burst=bucket_bytes(state.rate_bps, self._largest_bytes),
+            cburst=bucket_bytes(state.rate_bps, self._largest_bytes),
+            quantum=4 * self._largest_bytes,
+            mtu=self._largest_bytes,
         )
         verb = "add" if first else "change"
         self._rate.tc(
@@ -90,9 +96,10 @@ class WanDirection:
         )
         wanted = netem_options(state, seed)
         self._delay.tc(verb, "netem", index=self._delay_index, handle=NETEM, **{OPTIONS: wanted})
-        self._verify(state, wanted)
+        return self._verify(state, wanted)
 
-    def _verify(self, state: LinkState, netem: dict[str, Any]) -> None:
+    def _verify(self, state: LinkState, netem: dict[str, Any]) -> dict[str, int]:
+        """What the kernel says it has, in bits per second, bytes, ns and packets."""
         classes = self._rate.get_classes(index=self._rate_index)
         parameters = classes[0].get_nested("TCA_OPTIONS", "TCA_HTB_PARMS")
         rate64 = classes[0].get_nested("TCA_OPTIONS", "TCA_HTB_RATE64")
@@ -113,6 +120,13 @@ class WanDirection:
         ]
         if wrong:
             raise ShapingError(*wrong)
+        return {
+            "rate_bps": found["rate"] * 8,
+            "buffer_bytes": found["buffer"],
+            "delay_ns": found["TCA_NETEM_LATENCY64"],
+            "jitter_ns": found["TCA_NETEM_JITTER64"],
+            "limit_packets": found["limit"],
+        }
 
     @staticmethod
     def _qdisc(netlink: IPRoute, index: int, handle: int) -> Any:
@@ -186,9 +200,9 @@ def _gilbert_elliott(loss: Loss) -> dict[str, int]:
     }
 
 
-def _burst_bytes(rate_bps: int) -> int:
+def bucket_bytes(rate_bps: int, largest_packet_bytes: int) -> int:
     """HTB's bucket: two super-packets, or 20 us of the rate so that timer steps do not cap it."""
-    return max(2 * SUPER_PACKET_BYTES, rate_bps // 8 * 20 // 10**6)
+    return max(2 * largest_packet_bytes, rate_bps // 8 * 20 // 10**6)
 
 
 def _expected_netem(options: dict[str, Any]) -> dict[str, Any]:

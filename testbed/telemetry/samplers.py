@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from agents.config import CONTROL_PORT, HTTP_PORT, KV_PORT
 from testbed.journal import Journal
 from testbed.plan import Direction
-from testbed.shaping.link import WanDirection, flight_limit, loss_ratio
+from testbed.shaping.link import WanDirection, bucket_bytes, flight_limit, loss_ratio
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.tcp import TcpDump
 
 TCP_INTERVAL_NS = 1_000_000_000
+RATE_SLACK = 1.02
+"""A sample and its clock reading are not one: in real time, some may leave in between."""
 _CONTROL_PORTS = {CONTROL_PORT, HTTP_PORT}
 
 
@@ -31,8 +33,15 @@ def link_sampler(
     counters_of: Mapping[Direction, LinkCounters],
     journal: Journal,
     distrust: Callable[[str], None],
+    *,
+    largest_packet_bytes: int,
 ) -> Callable[[], None]:
-    """Counters and queues of both directions; a delay stage filled to its limit cannot be trusted."""
+    """Counters and queues of both directions.
+
+    Not to be trusted: a delay stage filled to its limit, and a rate stage from which more went than its
+    rate and its bucket (twice over, for its two ends) allow since the last sample.
+    """
+    before: dict[str, tuple[int, int, int]] = {}
 
     def sample() -> None:
         for name, direction in directions.items():
@@ -41,13 +50,20 @@ def link_sampler(
             counters = counters_of[name].read()
             if counters.flight_packets >= flight_limit(state):
                 distrust(f"link {name}: the delay stage was full and dropped packets of its own accord")
+            now_ns, rate_bps = time.monotonic_ns(), direction.read_back["rate_bps"]
+            then_ns, then_bytes, then_bps = before.get(name, (now_ns, counters.tx_bytes, rate_bps))
+            before[name] = (now_ns, counters.tx_bytes, rate_bps)
+            allowed = max(rate_bps, then_bps) * (now_ns - then_ns) / 8e9 * RATE_SLACK
+            bucket = bucket_bytes(max(rate_bps, then_bps), largest_packet_bytes)
+            if counters.tx_bytes - then_bytes > allowed + 2 * bucket:
+                distrust(f"link {name}: more left the rate stage than its rate allows")
             journal.note(
                 "link",
-                time.monotonic_ns(),
+                now_ns,
                 direction=name,
-                rate_bps=state.rate_bps,
-                delay_ns=state.delay_ns,
-                jitter_ns=state.jitter_ns,
+                rate_bps=rate_bps,
+                delay_ns=direction.read_back["delay_ns"],
+                jitter_ns=direction.read_back["jitter_ns"],
                 loss_ratio=loss_ratio(state),
                 tx_bytes=counters.tx_bytes,
                 tx_packets=counters.tx_packets,

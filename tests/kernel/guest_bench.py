@@ -12,7 +12,7 @@ from typing import Any
 
 from testbed import namespaces, traffic
 from testbed.plan import DIRECTIONS, Direction, LinkState
-from testbed.shaping.link import WanDirection
+from testbed.shaping.link import SUPER_PACKET_BYTES, WanDirection
 from testbed.telemetry.link import Counters, LinkCounters
 from testbed.topology import Network
 from topologies import TOPOLOGIES
@@ -60,6 +60,7 @@ class Bench:
             (self.network.netlink(rate_node), rate_device, rate_node),
             (self.network.netlink(delay_node), delay_device),
             self._thread,
+            largest_packet_bytes=SUPER_PACKET_BYTES,
         )
 
     async def dump(self, node: str, device: str) -> list[dict[str, Any]]:
