@@ -280,10 +280,12 @@ class Dispatcher:
     async def _control(self) -> None:
         """Once per interval: look, let the policy think, note what it saw and what it decided."""
         interval_s = self._settings.scheduling.interval_ns / 1e9
+        then_ns = time.monotonic_ns()
         while True:
             await asyncio.sleep(interval_s)
-            self._egress = self._measure_egress(interval_s)
             now_ns = time.monotonic_ns()
+            self._egress = self._measure_egress((now_ns - then_ns) / 1e9)
+            then_ns = now_ns
             view, before = self._view(now_ns), self._state
             self._state = self._policy.update(self._config, before, view)
             self.metrics.controlled(view, self._state)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from agents import config, wire
@@ -49,7 +50,16 @@ class Prefill:
                 tasks.create_task(self._report())
 
     def _connected(self, channel: wire.Channel) -> None:
+        """The router is there, so every decode instance is: open the connections before they are needed."""
         self._router = channel
+        task = asyncio.create_task(self._open_pools())
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+    async def _open_pools(self) -> None:
+        for name in sorted(self._decodes):
+            with suppress(OSError):  # whoever needs it tries again, and says so
+                await self._sender.connect(name, (self._decodes[name].address, config.KV_PORT))
 
     def _take(self, message: wire.Message) -> None:
         assert message["op"] == "prefill"
@@ -74,14 +84,23 @@ class Prefill:
             sum(self._model.layer_bytes(layer, tokens, self._settings.scale) for layer in one)
             for one in groups
         ]
-        start_ns = time.monotonic_ns()
         try:
             await self._sender.connect(decode, (peer.address, config.KV_PORT))
         except OSError as error:
             self._tell("failed", id=request, cause=f"cannot reach {decode}: {error}")
             self._tell("prefilled", id=request)
             return
+        start_ns = time.monotonic_ns()
         transfer = self._sender.begin(request, decode, sizes)
+        self._journal.note(
+            "transfer_begin",
+            start_ns,
+            id=request,
+            peer=decode,
+            wan=self._wan(decode),
+            size_bytes=transfer.size_bytes,
+            chunks=transfer.chunks,
+        )
         took_ns = round(self._profile.prefill_s(tokens) * 1e9)
         for one, size in zip(groups, sizes, strict=True):
             due_ns = start_ns + took_ns * one.stop // layers
@@ -102,6 +121,9 @@ class Prefill:
         self._notes.add(note)
         note.add_done_callback(self._notes.discard)
 
+    def _wan(self, decode: str) -> bool:
+        return self._settings.me.cluster != self._decodes[decode].cluster
+
     async def _settle(self, transfer: Transfer) -> None:
         """Note how the transfer ended; tell the router when it failed."""
         cause = None
@@ -110,13 +132,12 @@ class Prefill:
         except TransferError as error:
             cause = str(error)
             self._tell("failed", id=transfer.id, cause=cause)
-        wan = self._settings.me.cluster != self._decodes[transfer.peer].cluster
         self._journal.note(
             "transfer",
             transfer.started_ns,
             id=transfer.id,
             peer=transfer.peer,
-            wan=wan,
+            wan=self._wan(transfer.peer),
             size_bytes=transfer.size_bytes,
             chunks=transfer.chunks,
             t_end_ns=time.monotonic_ns(),

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from testbed.command import run_command
 from testbed.plan import DIRECTIONS, LinkState, Plan
@@ -40,10 +41,10 @@ def check(
 
 def show(plan: Plan, console: Console) -> None:
     """Print the plan in brief."""
-    console.print(f"[bold]{plan.name}[/bold]: {plan.question}", highlight=False)
+    console.print(f"{plan.name}: {plan.question}", markup=False, highlight=False)
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, text in _summary(plan):
-        table.add_row(name, text)
+        table.add_row(Text(name), Text(text))
     console.print(table, highlight=False)
 
 

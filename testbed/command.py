@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
+import polars as pl
 import typer
 
 from testbed.errors import Problem, RunError, ScenarioError, TestbedError
@@ -13,8 +17,11 @@ from testbed.errors import Problem, RunError, ScenarioError, TestbedError
 def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run `app` on these arguments (those of the program when None); returns the exit code.
 
-    Wrong arguments end with 3, not with typer's 2, which means UNKNOWN here. So does Ctrl-C, with 2.
+    Wrong arguments end with 3, not with typer's 2, which means UNKNOWN here. Ctrl-C, a signal to end, a full
+    disk and a closed pipe end with 2: whatever was asked, it was not answered.
     """
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _interrupt)
     try:
         return app(args=arguments, standalone_mode=False) or 0
     except typer.TyperException as error:
@@ -24,6 +31,19 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
     except TestbedError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return RunError.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep the interpreter from complaining about it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return RunError.exit_code
+    except (OSError, pl.exceptions.PolarsError) as error:
+        problem = Problem("this machine", str(error) or type(error).__name__)
+        print(problem, file=sys.stderr)
+        return RunError.exit_code
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Being told to end is like Ctrl-C: the guest ends, and what was recorded is judged."""
+    raise KeyboardInterrupt

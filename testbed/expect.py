@@ -54,6 +54,8 @@ def trust(run: RunDir, tables: Tables) -> list[str]:
     if "end" not in kinds:
         problems.append("the run did not end by itself: the journal has no end")
     problems += _outcome_problems(run)
+    if run.trouble.is_file():
+        problems += [str(problem) for problem in json.loads(run.trouble.read_bytes())]
     problems += [problem for direction in DIRECTIONS for problem in _unasked_drops(direction, tables)]
     return list(dict.fromkeys(problems))
 
@@ -107,6 +109,13 @@ def _bound(expectation: Expectation, metric: Metric, tables: Tables) -> Result:
     missing = _missing(expectation, metric, tables, from_s, to_s)
     if missing:
         return missing
+    without, requests = measure.unserved(metric, tables, from_s, to_s)
+    if without and expectation.high is not None:
+        return _result(
+            expectation, "FAIL", None, None,
+            f"{expectation.metric}: {without} of {requests} requests {_stretch(from_s, to_s)} never got there"
+            f" (allowed {_range(expectation, metric.unit)})",
+        )  # fmt: skip
     measured = measure.value(metric, tables, from_s, to_s)
     if measured is None:
         return _unknown(expectation, f"{expectation.metric} was not measured {_stretch(from_s, to_s)}")

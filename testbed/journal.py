@@ -24,6 +24,7 @@ router.jsonl      decision(id, route, prefill, decode, uncached_tokens, threshol
                   control(threshold_tokens, previous_tokens, reason, capacity_bps, goodput_bps, backlog_bytes,
                   retrans_ratio, queue_prfaas, queue_pd, queue_decode): one per control interval
 prefill: <agent>  prefill(id, t_ns = queued, t_start_ns, t_end_ns, tokens, kv_bytes)
+                  transfer_begin(id, peer, wan, size_bytes, chunks): compute starts, KV will follow
                   transfer(id, peer, wan, size_bytes, chunks, t_ns = first byte handed to TCP, t_end_ns =
                   last byte acknowledged by the receiver, state, cause): state is completed or failed
 decode: <agent>   kv(id, t_ns = last chunk in and checked, size_bytes, chunks, checksum_errors)

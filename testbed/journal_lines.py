@@ -179,6 +179,16 @@ class Transfer(Line, frozen=True, kw_only=True, tag="transfer"):
     cause: str | None = None
 
 
+class TransferBegin(Line, frozen=True, kw_only=True, tag="transfer_begin"):
+    """KV is about to be produced; the transfer line follows when it has arrived or failed."""
+
+    id: int
+    peer: str
+    wan: bool
+    size_bytes: int
+    chunks: int
+
+
 class Kv(Line, frozen=True, kw_only=True, tag="kv"):
     """The KV of a request is complete and checked at the decode instance."""
 
@@ -199,7 +209,7 @@ class Decode(Line, frozen=True, kw_only=True, tag="decode"):
 
 AnyLine = (
     Start | Event | LinkSet | Calibration | Trust | End | LinkSample | TcpSample | Burst | Bulk
-    | Request | Decision | Control | Prefill | Transfer | Kv | Decode
+    | Request | Decision | Control | Prefill | TransferBegin | Transfer | Kv | Decode
 )  # fmt: skip
 
 

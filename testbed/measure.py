@@ -80,6 +80,18 @@ def value(metric: Metric, tables: Tables, from_s: float, to_s: float) -> float |
     return None if column.is_empty() else _STATISTICS[metric.statistic](column)
 
 
+def unserved(metric: Metric, tables: Tables, from_s: float, to_s: float) -> tuple[int, int]:
+    """For a time of requests: how many of those in [from, to) have none, and how many there are.
+
+    A request that failed before its first token was not quick; leaving it out would make it so.
+    """
+    if metric.table != "requests" or metric.unit != "s":
+        return 0, 0
+    rows = tables["requests"].filter((pl.col(metric.time) >= from_s) & (pl.col(metric.time) < to_s))
+    rows = _matching(rows, metric.where)
+    return rows[metric.column].null_count(), rows.height
+
+
 def hole(metric: Metric, tables: Tables, from_s: float, to_s: float) -> tuple[float, float] | None:
     """The first stretch of [from, to) in which samples are missing; None where there is no such stretch.
 

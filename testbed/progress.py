@@ -33,9 +33,9 @@ class Progress:
             self._task = self._bar.add_task("booting", total=self._duration_s, speed="")
         if not quiet:
             console.print(
-                f"[bold]{plan.name}[/bold]  seed {plan.seed}  scale {plan.scale:g}", highlight=False
+                f"{plan.name}  seed {plan.seed}  scale {plan.scale:g}", highlight=False, style="bold"
             )
-            console.print(plan.question, highlight=False)
+            console.print(plan.question, markup=False, highlight=False)
 
     def line(self, text: str) -> None:
         """Take one line of the guest's output."""

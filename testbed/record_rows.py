@@ -180,7 +180,13 @@ def _kv_transfers(journal: SortedJournal) -> list[Row]:
     attempts = journal.noted(lines.Transfer)
     # Decode counts errors per request; they stand with the attempt that completed it, its last.
     last_attempt = {line.id: index for index, (_, line) in enumerate(attempts)}
-    return [
+    ended: Counter[tuple[str, int]] = Counter((writer, line.id) for writer, line in attempts)
+    cut_off: list[Row] = []
+    for writer, begun in journal.noted(lines.TransferBegin):
+        ended[writer, begun.id] -= 1
+        if ended[writer, begun.id] < 0:
+            cut_off.append(_cut_off(journal, writer, begun))
+    return cut_off + [
         {
             "id": line.id,
             "source": writer,
@@ -200,6 +206,22 @@ def _kv_transfers(journal: SortedJournal) -> list[Row]:
         }
         for index, (writer, line) in enumerate(attempts)
     ]
+
+
+def _cut_off(journal: SortedJournal, writer: str, begun: lines.TransferBegin) -> Row:
+    """A transfer that was still on its way when the run ended."""
+    return {
+        "id": begun.id,
+        "source": writer,
+        "sink": begun.peer,
+        "use": "kv",
+        "wan": begun.wan,
+        "size_bytes": begun.size_bytes,
+        "chunks": begun.chunks,
+        "start_s": journal.seconds(begun.t_ns),
+        "state": "failed",
+        "cause": "did not end",
+    }
 
 
 def _flows(journal: SortedJournal) -> list[Row]:

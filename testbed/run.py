@@ -5,8 +5,10 @@ scenario -> plan -> kernel -> inside -> record -> verdict -> report; this file i
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ from rich.console import Console
 
 from testbed import expect, manifest, record, verdict
 from testbed.command import run_command
-from testbed.errors import Problem, ScenarioError, TestbedError
+from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
 from testbed.kernel import Clock, Kernel, Needs
 from testbed.kernel.choose import choose
 from testbed.plan import Plan
@@ -111,16 +113,21 @@ def execute(
     """Run the plan in `kernel`, then judge what it left behind; Ctrl-C ends the guest and judges, too."""
     started = time.monotonic()
     needs = Needs(plan.memory_bytes, clock, plan.seed, _wall_limit_s(plan, clock))
-    troubles: list[str] = []
+    trouble: list[str] = []
     with Progress(plan, console, quiet=quiet) as progress:
         try:
             kernel.execute(directory.path, needs, progress.line)
+        except MachineError:
+            shutil.rmtree(directory.path)  # nothing was started
+            raise
         except TestbedError as error:
-            troubles = [str(problem) for problem in error.problems]
+            trouble = [str(problem) for problem in error.problems]
         except KeyboardInterrupt:
-            troubles = ["interrupted"]
+            trouble = ["interrupted"]
+    if trouble:
+        directory.trouble.write_text(json.dumps(trouble), encoding="utf-8")
     tables = record.build(directory, plan)
-    judged = expect.judge(plan, tables, [*troubles, *expect.trust(directory, tables)])
+    judged = expect.judge(plan, tables, expect.trust(directory, tables))
     written = manifest.write(
         directory,
         plan,
@@ -149,7 +156,9 @@ def execute(
 def _wall_limit_s(plan: Plan, clock: Clock) -> float:
     """The watchdog's patience: far more than a run takes, far less than a night."""
     virtual_s = (plan.duration_ns + plan.drain_ns) / 1e9
-    return 120 + virtual_s * (10 if clock == "virtual" else 1.5)
+    if clock == "real":
+        return 120 + 1.5 * virtual_s
+    return 120 + 10 * virtual_s + 0.2 * len(plan.requests)
 
 
 if __name__ == "__main__":

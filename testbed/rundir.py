@@ -9,6 +9,7 @@ runs/<scenario>-<seed>[-n]/
   record/         Parquet tables made from the journal
   verdict.json  junit.xml  report.html
   console.log     what the guest printed
+  trouble.json    what went wrong with the kernel, if anything did
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class RunDir:
     @property
     def outcome(self) -> Path:
         return self.path / "outcome.json"
+
+    @property
+    def trouble(self) -> Path:
+        return self.path / "trouble.json"
 
     @property
     def journal(self) -> Path:

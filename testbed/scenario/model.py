@@ -46,14 +46,14 @@ class Topology(Section):
 class PrefillCluster(Section):
     """The PrfaaS cluster in DC A: prefill instances on hosts a1, a2, ..."""
 
-    instances: CountOrZero
+    instances: Count
     profile: str
 
 
 class PdCluster(Section):
     """The PD cluster in DC B: prefill instances on b1, b2, ..., decode instances on the hosts after them."""
 
-    prefill: CountOrZero
+    prefill: Count
     decode: Count
     profile: str
 
@@ -71,7 +71,7 @@ class Transport(Section):
     payload: Literal["synthetic", "verified"] = "synthetic"
     connections: Annotated[int, Strict(), Ge(1), Le(256)] = 4
     chunk: Annotated[Size, Ge(2**12), Le(2**30)] = parse_size_bytes("16MiB")
-    layer_group: int = Field(default=1, ge=1, le=1000)
+    layer_group: Annotated[int, Strict(), Ge(1), Le(1000)] = 1
     congestion_control: CongestionControl = "cubic"
 
 
@@ -80,7 +80,7 @@ class Policy(Section):
 
     name: str
     threshold: CountOrZero
-    interval: PositiveDuration = parse_duration_ns("250ms")
+    interval: Annotated[PositiveDuration, Ge(10_000_000), Le(60_000_000_000)] = parse_duration_ns("250ms")
     params: dict[str, Number] = Field(default_factory=dict)
 
 
@@ -242,7 +242,7 @@ class LognormalWorkload(Section):
     sigma: PositiveNumber
     low: Count
     high: Count
-    output_tokens: Count
+    output_tokens: Annotated[Count, Le(131_072)]
 
     @model_validator(mode="after")
     def _not_empty(self) -> LognormalWorkload:
@@ -264,7 +264,7 @@ class MooncakeWorkload(Section):
     kind: Literal["mooncake"]
     trace: Annotated[str, MinLen(1)]
     window: TraceWindow = TraceWindow()
-    time_scale: PositiveNumber = 1.0
+    time_scale: Annotated[PositiveNumber, Ge(1e-3), Le(1e3)] = 1.0
     clamp: Annotated[bool, Strict()] = False
     """Shorten inputs that the compute profiles do not reach, instead of refusing the trace."""
 
