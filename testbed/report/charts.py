@@ -93,7 +93,7 @@ def _buffer(plan: Plan, tables: Tables) -> Chart:
         "MB",
         110,
         (Curve("queue", "blue", "area", *signals.samples(_forward(tables), "backlog_bytes", MEGA)),),
-        notes=((buffer_bytes * MEGA, f"buffer {quantity(buffer_bytes, 'bytes')}"),),
+        notes=((buffer_bytes * MEGA, f"buffer {quantity(buffer_bytes, 'bytes')} at the start"),),
     )
 
 

@@ -18,7 +18,7 @@ NS_PER_S = 1_000_000_000
 MOST_STEPS = 12
 COMPARED = ("rate_bps", "buffer_bytes", "delay_ns", "jitter_ns", "partitioned")
 NOT_MODELLED = (
-    "GPU computation: prefill and decode take the time of a measured profile; no kernel runs.",
+    "GPU computation: prefill and decode take the time that a profile from the paper gives; no kernel runs.",
     "Cost of CPU work: in virtual time the clock stands still while a program computes.",
     "NIC and PCIe: no DMA, no interrupt moderation, no RDMA; a datacenter's own network is plain Ethernet.",
     "The WAN's inside: one path per direction with one queue; no ECMP, no routing convergence, no middlebox.",
@@ -85,14 +85,15 @@ def not_modelled() -> Markup:
     return joined(element("ul", [element("li", text) for text in NOT_MODELLED]), more)
 
 
-def _asked(plan: Plan, direction: Direction) -> list[tuple[float | None, LinkState]]:
+def _asked(plan: Plan, direction: Direction) -> list[tuple[float, LinkState]]:
+    """The states of a direction in order; the first one is set at 0, like every other, and read back."""
     changes = [change for change in plan.changes if change.direction == direction]
     changes.sort(key=lambda change: change.t_ns)
-    return [(None, plan.link[direction]), *((change.t_ns / NS_PER_S, change.state) for change in changes)]
+    return [(change.t_ns / NS_PER_S, change.state) for change in changes]
 
 
 def _state_row(
-    direction: str, t_s: float | None, state: LinkState, readback: dict[str, object] | None
+    direction: str, t_s: float, state: LinkState, readback: dict[str, object] | None
 ) -> list[Child]:
     if readback is None:
         agreement: Child = element("span", "never set", class_="FAIL")
@@ -105,7 +106,7 @@ def _state_row(
     loss = readback.get("loss_ratio") if readback else None
     return [
         _arrow(direction),
-        "the start" if t_s is None else f"{number(t_s, 5)} s",
+        f"{number(t_s, 5)} s",
         agreement,
         "partitioned" if state.partitioned else quantity(state.rate_bps, "bps"),
         quantity(state.buffer_bytes, "bytes"),

@@ -89,6 +89,8 @@ def make_plan(name: str = "congestion", requests: int = 300, seed: int = 7) -> P
         model="kimi_linear",
         link={"a_to_b": calm, "b_to_a": calm},
         changes=(
+            LinkChange(t_ns=0, direction="a_to_b", state=calm, seed=1),
+            LinkChange(t_ns=0, direction="b_to_a", state=calm, seed=1),
             LinkChange(t_ns=int(TROUBLE_S * S), direction="a_to_b", state=scarce, seed=1),
             LinkChange(t_ns=int(HEALED_S * S), direction="a_to_b", state=calm, seed=2),
         ),

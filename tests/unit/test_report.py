@@ -91,6 +91,14 @@ def test_the_page_loads_nothing(run: RunDir, plan: Plan) -> None:
     assert re.findall(r"https?://[^\"'\s<]*|@import|url\((?!#)", text.replace(namespace, "")) == []
 
 
+def test_a_link_that_was_as_asked_is_said_to_be(run: RunDir, plan: Plan) -> None:
+    """Every step of the link stands beside its own read-back, none beside another's."""
+    page_text = written(run, plan)
+    assert page_text.count("as asked</span>") == len(plan.changes)
+    assert "differs:" not in page_text
+    assert "never set" not in page_text
+
+
 def test_every_chart_speaks(run: RunDir, plan: Plan) -> None:
     """Charts are images with a description, shaded in trouble, with the events' names."""
     text = written(run, plan)
@@ -158,7 +166,7 @@ def test_the_report_is_quick_and_small(run: RunDir, plan: Plan) -> None:
 def test_trouble_is_where_the_link_differs_from_its_start(plan: Plan) -> None:
     """Trouble lasts from the first change to the return, and to the end without one."""
     assert signals.trouble(plan, 120.0) == ((30.0, 75.0),)
-    unhealed = msgspec.structs.replace(plan, changes=plan.changes[:1])
+    unhealed = msgspec.structs.replace(plan, changes=plan.changes[:3])
     assert signals.trouble(unhealed, 120.0) == ((30.0, 120.0),)
     assert signals.trouble(msgspec.structs.replace(plan, changes=()), 120.0) == ()
 
