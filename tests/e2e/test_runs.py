@@ -141,5 +141,5 @@ def test_a_trace_is_replayed(tmp_path: Path) -> None:
     assert requests["input_tokens"].to_list() == [line["input_length"] for line in lines]
     assert requests["tokens"].to_list() == [line["output_length"] for line in lines]
     for sent_s, line in zip(requests["sent_s"], lines, strict=True):
-        # asyncio and select each round a wait up to the next millisecond; then 0.1 ms of timer slack
-        assert 0 <= sent_s - line["timestamp"] / 2000 < 0.0021
+        # asyncio and select each round a wait up to the next millisecond; its own calls take the rest
+        assert 0 <= sent_s - line["timestamp"] / 2000 < 0.0025
