@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from agents import config, wire
 from agents.journal import Journal
@@ -31,7 +33,7 @@ class Prefill:
         self._queue: asyncio.Queue[tuple[int, wire.Message]] = asyncio.Queue()
         self._router: wire.Channel | None = None
         self._last: Signals | None = None
-        self._notes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         transport = settings.transport
         self._sender = Sender(
             connections=transport.connections,
@@ -52,9 +54,13 @@ class Prefill:
     def _connected(self, channel: wire.Channel) -> None:
         """The router is there, so every decode instance is: open the connections before they are needed."""
         self._router = channel
-        task = asyncio.create_task(self._open_pools())
-        self._notes.add(task)
-        task.add_done_callback(self._notes.discard)
+        self._beside(self._open_pools())
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something go on beside the next request; the loop itself would not keep hold of it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _open_pools(self) -> None:
         for name in sorted(self._decodes):
@@ -117,9 +123,7 @@ class Prefill:
             kv_bytes=transfer.size_bytes,
         )
         self._tell("prefilled", id=request)
-        note = asyncio.create_task(self._settle(transfer))
-        self._notes.add(note)
-        note.add_done_callback(self._notes.discard)
+        self._beside(self._settle(transfer))
 
     def _wan(self, decode: str) -> bool:
         return self._settings.me.cluster != self._decodes[decode].cluster

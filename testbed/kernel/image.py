@@ -20,7 +20,6 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = ("testbed", "agents", "topologies")
 GUEST_PROJECT = Path("/opt/testbed")
-GUEST_PYTHON = GUEST_PROJECT / ".venv/bin/python"
 
 
 def guest_site_packages() -> str:
