@@ -22,34 +22,106 @@ class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Base of all plan values."""
 
 
-class Loss(Frozen, frozen=True):
-    """A loss process of netem (kernel: net/sched/sch_netem.c).
+class Loss(Frozen, frozen=True, kw_only=True):
+    """A loss process (kernel: net/sched/sch_netem.c, act_gact.c); all ratios are probabilities per packet.
 
     `random`: every packet is lost with `ratio`.
     `gilbert_elliott`: two states; good to bad with `p`, bad to good with `r`; a packet is lost with
-    `loss_bad` in the bad state and `loss_good` in the good one. All are probabilities per packet.
+    `loss_bad` in the bad state and `loss_good` in the good one.
+    `four_state`: netem's Markov chain (Salsano et al., "GI" in the kernel): good reception (1), good
+    reception within a burst (2), loss within a burst (3), single loss (4); pij is the way from i to j.
+    `periodic`: every `every_packets`-th packet is lost.
     """
 
-    model: Literal["random", "gilbert_elliott"]
+    model: Literal["random", "gilbert_elliott", "four_state", "periodic"]
     ratio: float = 0.0
     p: float = 0.0
     r: float = 0.0
     loss_bad: float = 1.0
     loss_good: float = 0.0
+    p13: float = 0.0
+    p31: float = 0.0
+    p32: float = 0.0
+    p23: float = 0.0
+    p14: float = 0.0
+    every_packets: int = 0
 
 
-class LinkState(Frozen, frozen=True):
+class Slot(Frozen, frozen=True, kw_only=True):
+    """Packets leave in bunches (netem slots): after a pause drawn from [min, max], up to so many at once.
+
+    0 packets or bytes: no limit.
+    """
+
+    min_ns: int
+    max_ns: int
+    packets: int = 0
+    size_bytes: int = 0
+
+
+class Queue(Frozen, frozen=True, kw_only=True):
+    """What manages the buffer in front of the link.
+
+    `tail_drop`: bfifo, limited to `buffer_bytes`, nothing else.
+    `fq_codel`, `codel` (RFC 8289, 8290): `target_ns`, `interval_ns`; the buffer is the hard limit.
+    `red`: marks or drops with up to `probability` while the average queue is between `min_bytes` and
+    `max_bytes` (shares of the buffer are resolved already).
+    `ecn`: mark packets that allow it (RFC 3168) where the queue would drop them.
+    """
+
+    kind: Literal["tail_drop", "fq_codel", "codel", "red"] = "tail_drop"
+    ecn: bool = False
+    target_ns: int = 0
+    interval_ns: int = 0
+    min_bytes: int = 0
+    max_bytes: int = 0
+    probability: float = 0.0
+
+
+class TokenBucket(Frozen, frozen=True, kw_only=True):
+    """Full rate until `budget_bytes` are spent, then `sustained_bps`, at which the budget fills up, too."""
+
+    sustained_bps: int
+    budget_bytes: int
+
+
+class LinkState(Frozen, frozen=True, kw_only=True):
     """Everything about one direction of the WAN at one moment."""
 
     rate_bps: int
     buffer_bytes: int
     delay_ns: int
-    jitter_ns: int
+    """One way, mean."""
+    jitter_ns: int = 0
+    """Scale of `distribution`: half the width of `uniform`, else the standard deviation."""
+    distribution: str = "uniform"
+    """A key of Plan.delay_tables."""
     loss: Loss | None = None
+    reorder: float = 0.0
+    """Share of packets that overtake: they skip the delay."""
+    duplicate: float = 0.0
+    """Share of packets that arrive twice."""
+    corrupt: float = 0.0
+    """Share of packets with one bit turned over."""
+    slot: Slot | None = None
+    queue: Queue = Queue()
+    token_bucket: TokenBucket | None = None
+    flow_cap_bps: int | None = None
+    """What a single flow may have at most, whatever the link has left."""
+    path_mtu_bytes: int | None = None
+    """Larger IP packets are dropped on the WAN node, which says so (ICMP fragmentation needed)."""
+    black_hole_bytes: int | None = None
+    """Larger IP packets vanish on the WAN node without a word."""
+    limit_packets: int | None = None
+    """Forces the delay stage's limit; None: computed so that it is never reached."""
     partitioned: bool = False
 
+    def marks_ecn(self) -> bool:
+        """Whether something on the way marks packets."""
+        return self.queue.ecn
 
-class LinkChange(Frozen, frozen=True):
+
+class LinkChange(Frozen, frozen=True, kw_only=True):
     """At `t_ns` the direction takes `state`; `seed` feeds the loss and jitter of that state."""
 
     t_ns: int
@@ -58,7 +130,7 @@ class LinkChange(Frozen, frozen=True):
     seed: int
 
 
-class Burst(Frozen, frozen=True):
+class Burst(Frozen, frozen=True, kw_only=True):
     """Other people's traffic: `flows` TCP connections that carry `size_bytes` in all, from `t_ns`."""
 
     t_ns: int
@@ -69,7 +141,50 @@ class Burst(Frozen, frozen=True):
     congestion_control: str
 
 
-class Event(Frozen, frozen=True):
+class Tenant(Frozen, frozen=True, kw_only=True):
+    """Another tenant: each of `flows` sends one transfer, pauses, sends the next, from `t_ns` to `until_ns`.
+
+    Sizes are lognormal with mean `size_bytes` and coefficient of variation `size_cv` (0: all the same),
+    pauses exponential with mean `pause_ns` (0: none). Drawn from `seed`, for each flow on its own.
+    """
+
+    t_ns: int
+    until_ns: int
+    source: str
+    sink: str
+    flows: int
+    size_bytes: int
+    size_cv: float
+    pause_ns: int
+    congestion_control: str
+    seed: int
+
+
+class Microbursts(Frozen, frozen=True, kw_only=True):
+    """UDP at `rate_bps` for `length_ns`, every `every_ns` from `t_ns` to `until_ns`; one size of packets."""
+
+    t_ns: int
+    until_ns: int
+    source: str
+    sink: str
+    rate_bps: int
+    packet_bytes: int
+    """Of the IP packet."""
+    length_ns: int
+    every_ns: int
+
+
+class Capture(Frozen, frozen=True, kw_only=True):
+    """Packets of one interface, into pcap/<device>.pcap: `snap_bytes` of each that matches `filter`."""
+
+    node: str
+    device: str
+    snap_bytes: int
+    filter: str
+    """In tcpdump's language (pcap-filter(7)); empty: all."""
+
+
+class Event(Frozen, frozen=True, kw_only=True):
     """A named moment of the timeline, for expectations and for the report."""
 
     t_ns: int
@@ -77,7 +192,7 @@ class Event(Frozen, frozen=True):
     detail: str
 
 
-class Request(Frozen, frozen=True):
+class Request(Frozen, frozen=True, kw_only=True):
     """One inference request; `hash_ids` are the trace's ids of its prefix blocks, if it has any."""
 
     id: int
@@ -87,7 +202,7 @@ class Request(Frozen, frozen=True):
     hash_ids: tuple[int, ...] = ()
 
 
-class BulkTransfer(Frozen, frozen=True):
+class BulkTransfer(Frozen, frozen=True, kw_only=True):
     """A plain KV-sized transfer without a request, to measure the link itself."""
 
     t_ns: int
@@ -96,7 +211,7 @@ class BulkTransfer(Frozen, frozen=True):
     size_bytes: int
 
 
-class Agent(Frozen, frozen=True):
+class Agent(Frozen, frozen=True, kw_only=True):
     """One container: its role, the topology host whose network it joins, and its limits."""
 
     name: str
@@ -108,7 +223,7 @@ class Agent(Frozen, frozen=True):
     memory_bytes: int
 
 
-class Policy(Frozen, frozen=True):
+class Policy(Frozen, frozen=True, kw_only=True):
     """The scheduler under test: a key of `agents.policies.POLICIES` and its parameters."""
 
     name: str
@@ -120,7 +235,7 @@ class Policy(Frozen, frozen=True):
     prior_arrival_per_s: float
 
 
-class Expectation(Frozen, frozen=True):
+class Expectation(Frozen, frozen=True, kw_only=True):
     """One line of the scenario's `expect`, with every name checked.
 
     bound      statistic `metric` over requests or samples in [from, to) lies in [low, high]
@@ -145,7 +260,7 @@ class Expectation(Frozen, frozen=True):
     """Line of the scenario file, for messages."""
 
 
-class Plan(Frozen, frozen=True):
+class Plan(Frozen, frozen=True, kw_only=True):
     """All that a run is."""
 
     version: int
@@ -163,7 +278,15 @@ class Plan(Frozen, frozen=True):
     """Model profile (a key of `agents.profiles.MODELS`)."""
     link: dict[Direction, LinkState]
     changes: tuple[LinkChange, ...]
+    delay_tables: dict[str, bytes] = {}
+    """By name of distribution: little-endian int16 at equally spaced probabilities, in 1/8192 of jitter_ns
+    (netem's form). All that the states name; also `uniform`."""
+    offload: Literal["auto", "on", "off"] = "auto"
+    """Super-packets on the WAN: as the impairments allow, always, never."""
     bursts: tuple[Burst, ...]
+    tenants: tuple[Tenant, ...] = ()
+    microbursts: tuple[Microbursts, ...] = ()
+    captures: tuple[Capture, ...] = ()
     events: tuple[Event, ...]
     requests: tuple[Request, ...]
     bulk: tuple[BulkTransfer, ...]
