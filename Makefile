@@ -1,6 +1,6 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check clean
+.PHONY: help setup run test check fidelity clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
@@ -22,6 +22,9 @@ check: setup ## formatting, lints, types, import contracts
 
 test: check ## check, then every test
 	$(PYTHON) -m pytest
+
+fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
+	$(PYTHON) -m tests.fidelity.make_table
 
 clean: ## remove what tools left behind; .venv, runs/ and the kernel stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info

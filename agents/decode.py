@@ -54,7 +54,8 @@ class Decode:
         """Serve until killed."""
         address = self._settings.me.address
         await wire.serve(address, config.CONTROL_PORT, self._connected, self._take)
-        self._receiver.listen((address, config.KV_PORT))
+        transport = self._settings.transport
+        self._receiver.listen((address, config.KV_PORT), transport.congestion_control)
         config.say_ready()
         await asyncio.Event().wait()
 

@@ -1,134 +1,86 @@
-"""Before the workload: whether the link carries what it should, and takes as long as it should.
+"""Audit the link of a scenario and nothing else: `python -m testbed.calibrate scenarios/congestion.yaml`.
 
-The link is filled from tenant to tenant until its rate stage has so long a queue that it cannot run dry
-before the next sample; what leaves it until then is its rate. A handshake is a round trip.
+The same path as a run, without agents, workload and anybody else's traffic, for a virtual second. Prints what
+was asked, measured and allowed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
+from rich.console import Console
 
-from testbed import traffic
-from testbed.journal import Journal
-from testbed.plan import Direction, LinkState
-from testbed.shaping.link import WanDirection
-from testbed.telemetry.link import LinkCounters
+from testbed import audit, expect, record
+from testbed.command import run_command
+from testbed.plan import Plan
+from testbed.resolve import load_and_resolve
+from testbed.run import OUT, carry_out, new_run_dir, place
 
-FLOWS = 4
-SAMPLES_PER_BUFFER = 4
-LONGEST_INTERVAL_S = 0.01
-HANDSHAKE_BYTES = 100
-RATE_TOLERANCE = 0.02
-GRAINS = 200
-LONGEST_SPAN_S = 1.0
-"""How long to measure: until this many super-packets have left, or for this long."""
-RTT_SLACK_S = {"virtual": 0.0002, "real": 0.002}
-ROUND_TRIPS = 40
-SLOWEST_S = 0.5
+app = typer.Typer(add_completion=False)
+DURATION_NS = 1_000_000_000
+NOT_AS_ASKED = 2
 
 
-def cleaned(state: LinkState) -> LinkState:
-    """The same link without loss, jitter and partition."""
-    return msgspec.structs.replace(state, loss=None, jitter_ns=0, partitioned=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """A time during which the rate stage surely had something to send, and what left it."""
-
-    span_s: float
-    rate_bps: float
-
-
-async def calibrate(
-    directions: Mapping[Direction, WanDirection],
-    counters_of: Mapping[Direction, LinkCounters],
+@app.command()
+def calibrate(
+    scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", show_default=False)],
     *,
-    hosts: Mapping[Direction, tuple[str, tuple[str, str]]],
-    wanted: Mapping[Direction, LinkState],
-    journal: Journal,
-    distrust: Callable[[str], None],
-    rtt_slack_s: float,
-    grain_bytes: int,
+    kernel: Annotated[str, typer.Option(help="auto, uml or host.")] = "auto",
+    clock: Annotated[str | None, typer.Option(help="virtual (default inside uml) or real.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces the scenario's seed.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Multiplies link rates and sizes alike.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Replaces one value.")
+    ] = None,
+    traces: Annotated[Path | None, typer.Option(help="Directory of request traces.")] = None,
+    out: Annotated[Path, typer.Option(help="Where run directories go.")] = OUT,
 ) -> None:
-    """Measure each direction without its loss and jitter; a miss is a reason not to trust the run.
-
-    `hosts`: sender, and receiver with its address, per direction. `grain_bytes`: the largest super-packet,
-    by which counters move. Leaves the links without loss, jitter
-    and partition.
-    """
-    rtt_s = sum(state.delay_ns for state in wanted.values()) / 1e9
-    for name, direction in directions.items():
-        await direction.set(cleaned(wanted[name]), seed=0)
-    for name in directions:
-        clean = wanted[name]
-        sender, receiver = hosts[name]
-        busy, handshake_s = await _fill(
-            counters_of[name], sender, receiver, clean, rtt_s=rtt_s, grain_bytes=grain_bytes
-        )
-        journal.note(
-            "calibration",
-            time.monotonic_ns(),
-            direction=name,
-            wanted_bps=clean.rate_bps,
-            goodput_bps=busy.rate_bps,
-            wanted_rtt_ns=round(rtt_s * 1e9),
-            rtt_ns=round(handshake_s * 1e9),
-        )
-        if not busy.span_s:
-            distrust(
-                f"calibration {name}: the rate could not be measured, because a queue never lasted from one "
-                f"sample to the next; the buffer holds {clean.buffer_bytes * 8e3 / clean.rate_bps:.3f} ms"
-            )
-        elif abs(busy.rate_bps / clean.rate_bps - 1) > RATE_TOLERANCE + grain_bytes * 8 / (
-            busy.span_s * clean.rate_bps
-        ):
-            distrust(
-                f"calibration {name}: {busy.rate_bps / 1e6:.3f} Mbps where "
-                f"{clean.rate_bps / 1e6:.3f} were asked"
-            )
-        if abs(handshake_s - rtt_s) > rtt_slack_s + 2 * HANDSHAKE_BYTES * 8 / clean.rate_bps:
-            distrust(f"calibration {name}: RTT {handshake_s * 1e3:.3f} ms where {rtt_s * 1e3:.3f} were asked")
-
-
-async def _fill(
-    counters: LinkCounters,
-    sender: str,
-    receiver: tuple[str, str],
-    state: LinkState,
-    *,
-    rtt_s: float,
-    grain_bytes: int,
-) -> tuple[Busy, float]:
-    """What left the rate stage while it was busy for longest, and the time of a handshake (s)."""
-    buffer_s = state.buffer_bytes * 8 / state.rate_bps
-    interval_s = min(buffer_s / SAMPLES_PER_BUFFER, LONGEST_INTERVAL_S)
-    longest_s = ROUND_TRIPS * rtt_s + 2 * buffer_s + SLOWEST_S
-    transfer = await traffic.start(
-        sender,
-        receiver,
-        flows=FLOWS,
-        size_bytes=round(state.rate_bps / 8 * longest_s),
-        congestion_control="cubic",
+    """Measure a scenario's link. Exit code: 0 as asked, 2 not, 3 bad scenario, 4 bad machine."""
+    console = Console()
+    loaded, whole = load_and_resolve(
+        scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
-    longest = Busy(0.0, 0.0)
-    span_s = max(min(GRAINS * grain_bytes * 8 / state.rate_bps, LONGEST_SPAN_S), 4 * interval_s)
-    deadline = time.monotonic() + longest_s
-    before, at = counters.read(), time.monotonic()
-    since, since_bytes = at, before.tx_bytes
-    while time.monotonic() < deadline and longest.span_s < span_s:
-        await asyncio.sleep(interval_s)
-        now, then = counters.read(), time.monotonic()
-        if before.backlog_bytes * 8 / state.rate_bps < then - at:  # it may have run dry in between
-            since, since_bytes = then, now.tx_bytes
-        elif then - since > longest.span_s:
-            longest = Busy(then - since, (now.tx_bytes - since_bytes) * 8 / (then - since))
-        before, at = now, then
-    transfer.stop()
-    await asyncio.sleep(2 * rtt_s + buffer_s)
-    return longest, transfer.handshake_ns / 1e9
+    where, time_of = place(kernel, clock)
+    plan = link_only(whole)
+    directory = new_run_dir(out, plan)
+    directory.scenario.write_bytes(loaded.source.text)
+    plan.write(directory.plan)
+    carry_out(directory, plan, where, time_of, console, quiet=True)
+    tables = record.build(directory, plan)
+    findings = audit.judge(plan, tables)
+    console.print(audit.table(findings))
+    missed = {finding.sentence for finding in findings if not finding.ok}
+    reasons = expect.trust(directory, tables, findings)
+    for reason in reasons:
+        if reason not in missed:
+            console.print(f"not trusted: {reason}", markup=False, highlight=False, style="yellow")
+    console.print(str(directory.path), highlight=False, soft_wrap=True)
+    raise typer.Exit(NOT_AS_ASKED if reasons else 0)
+
+
+def link_only(plan: Plan) -> Plan:
+    """The plan's link as it begins, and nobody who uses it."""
+    return msgspec.structs.replace(
+        plan,
+        name=f"{plan.name}-link",
+        duration_ns=DURATION_NS,
+        drain_ns=0,
+        changes=tuple(change for change in plan.changes if change.t_ns == 0),
+        bursts=(),
+        tenants=(),
+        microbursts=(),
+        captures=(),
+        events=(),
+        requests=(),
+        bulk=(),
+        agents=(),
+        expectations=(),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(app))

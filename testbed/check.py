@@ -1,6 +1,6 @@
 """Check a scenario without running it: `python -m testbed.check scenarios/congestion.yaml`.
 
-Prints what would be run in brief and exits with 0, or prints every problem and exits with 3.
+Prints what would be run in brief, and warnings, and exits with 0; or prints every problem and exits with 3.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.command import run_command
-from testbed.plan import DIRECTIONS, LinkState, Plan
+from testbed.errors import Problem, ScenarioError
+from testbed.kernel.choose import KERNELS
+from testbed.plan import DIRECTIONS, LinkState, Loss, Plan
 from testbed.resolve import load_and_resolve
+from testbed.resolve.lint import lint
 from testbed.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 app = typer.Typer(add_completion=False)
@@ -27,16 +30,32 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def check(
     scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", show_default=False)],
+    *,
     seed: Annotated[int | None, typer.Option(help="Replaces the scenario's seed.")] = None,
     scale: Annotated[float | None, typer.Option(help="Multiplies link rates and sizes alike.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Replaces one value.")
     ] = None,
     traces: Annotated[Path | None, typer.Option(help="Directory of request traces.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="The kernel of the run, for its warnings.")] = None,
+    clock: Annotated[str | None, typer.Option(help="The clock of the run, for its warnings.")] = None,
 ) -> None:
     """Validate a scenario and show the plan in brief."""
-    _, plan = load_and_resolve(scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces)
-    show(plan, Console())
+    _refuse_unknown("--kernel", kernel, ("auto", *KERNELS))
+    _refuse_unknown("--clock", clock, ("virtual", "real"))
+    loaded, plan = load_and_resolve(
+        scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
+    )
+    console = Console()
+    show(plan, console)
+    real = clock == "real" or (clock is None and kernel == "host")
+    for warning in lint(loaded, plan, kernel=kernel, clock="real" if real else "virtual"):
+        console.print(Text(f"warning: {warning}"), soft_wrap=True)
+
+
+def _refuse_unknown(option: str, chosen: str | None, known: tuple[str, ...]) -> None:
+    if chosen is not None and chosen not in known:
+        raise ScenarioError(Problem(option, f"unknown {chosen!r}", allowed=", ".join(known)))
 
 
 def show(plan: Plan, console: Console) -> None:
@@ -72,18 +91,58 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
         ("bulk", f"{t.source} to {t.sink}: {format_size_bytes(t.size_bytes)} at {format_duration_ns(t.t_ns)}")
         for t in plan.bulk
     ]
+    changes = Counter(change.direction for change in plan.changes if change.t_ns)
+    rows += [(f"changes {direction}", str(number)) for direction, number in sorted(changes.items())]
     if plan.bursts:
         total = format_size_bytes(sum(burst.size_bytes for burst in plan.bursts))
         rows.append(("other tenants", f"{len(plan.bursts)} bursts, {total} in all"))
+    rows += [("capture", f"{c.device}: {c.filter or 'everything'}") for c in plan.captures]
     rows += [(format_duration_ns(event.t_ns), f"{event.name}: {event.detail}") for event in plan.events]
     rows += [("expect", expectation.name) for expectation in plan.expectations]
     return rows
 
 
 def _state(state: LinkState) -> str:
-    text = f"{format_rate_bps(state.rate_bps)}, buffer {format_size_bytes(state.buffer_bytes)}, "
-    text += f"delay {format_duration_ns(state.delay_ns)}, jitter {format_duration_ns(state.jitter_ns)}"
-    return text if state.loss is None else f"{text}, loss {state.loss.model}"
+    """Rate, buffer and delay, and whatever else is not as it is by default."""
+    parts = [
+        format_rate_bps(state.rate_bps),
+        f"buffer {format_size_bytes(state.buffer_bytes)}",
+        f"delay {format_duration_ns(state.delay_ns)}",
+    ]
+    if state.jitter_ns:
+        parts.append(f"jitter {format_duration_ns(state.jitter_ns)} ({state.distribution})")
+    if state.loss is not None:
+        parts.append(f"loss {_loss(state.loss)}")
+    parts += [
+        f"{name} {ratio:g}" for name in ("reorder", "duplicate", "corrupt") if (ratio := getattr(state, name))
+    ]
+    if state.slot is not None:
+        low, high = format_duration_ns(state.slot.min_ns), format_duration_ns(state.slot.max_ns)
+        parts.append(f"slots of {low} to {high}")
+    if state.queue.kind != "tail_drop":
+        parts.append(f"{state.queue.kind}{' with ECN' if state.queue.ecn else ''}")
+    if state.token_bucket is not None:
+        budget = format_size_bytes(state.token_bucket.budget_bytes)
+        parts.append(f"{format_rate_bps(state.token_bucket.sustained_bps)} once {budget} are spent")
+    if state.flow_cap_bps is not None:
+        parts.append(f"at most {format_rate_bps(state.flow_cap_bps)} a flow")
+    if state.path_mtu_bytes is not None:
+        parts.append(f"path MTU {state.path_mtu_bytes}")
+    if state.black_hole_bytes is not None:
+        parts.append(f"nothing above {state.black_hole_bytes} bytes")
+    if state.limit_packets is not None:
+        parts.append(f"limit {state.limit_packets} packets")
+    return ", ".join(parts)
+
+
+def _loss(loss: Loss) -> str:
+    match loss.model:
+        case "random":
+            return f"{loss.ratio:g}"
+        case "periodic":
+            return f"of every {loss.every_packets}th packet"
+        case _:
+            return f"in bursts ({loss.model})"
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ import sys
 
 import typer
 
-from testbed import check, run
+from testbed import calibrate, check, run
 from testbed.command import run_command
 from testbed.report import __main__ as report
 
 app = typer.Typer(add_completion=False, help="A wind tunnel for cross-datacenter LLM serving.")
 app.command()(run.run)
 app.command()(check.check)
+app.command()(calibrate.calibrate)
 app.command()(report.report)
 
 

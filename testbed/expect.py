@@ -8,7 +8,8 @@ reaction   From the event to the end of the record, the first sample that stands
            as such a sample: a signal that stood there already did not react. One without an earlier value
            did not stand there.
 recovery   From the event on, the first sample from which all samples until the window's end lie in
-           [low, high], both ends included.
+           [low, high], both ends included. A signal that was in there from just before the event on has
+           nothing to recover from: UNKNOWN.
 stability  Turning points of the signal in the window, where only a move of at least `level` away from the
            last extreme turns it.
 
@@ -21,14 +22,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import polars as pl
 
-from testbed import measure
+from testbed import audit, measure
 from testbed.measure import Series, Tables
 from testbed.metrics import METRICS, Metric
-from testbed.plan import DIRECTIONS, Expectation, Plan
+from testbed.plan import Expectation, Plan
 from testbed.readable import number, quantity
 from testbed.rundir import RunDir
 from testbed.verdict import Result, Status, Verdict, conclude
@@ -43,8 +43,12 @@ def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
     return conclude(results, tuple(trust))
 
 
-def trust(run: RunDir, tables: Tables) -> list[str]:
-    """Every reason not to trust the run, from its tables and its outcome; empty when there is none."""
+def trust(run: RunDir, tables: Tables, findings: Sequence[audit.Finding]) -> list[str]:
+    """Every reason not to trust the run; empty when there is none.
+
+    From its tables, its outcome, and what the audit of the link found; what the audit lacks of a run that
+    was broken off is not listed.
+    """
     events = tables["events"]
     noted = events.filter(pl.col("kind") == "trust")["detail"].to_list()
     problems = [str(detail) for detail in noted]
@@ -56,7 +60,11 @@ def trust(run: RunDir, tables: Tables) -> list[str]:
     problems += _outcome_problems(run)
     if run.trouble.is_file():
         problems += [str(problem) for problem in json.loads(run.trouble.read_bytes())]
-    problems += [problem for direction in DIRECTIONS for problem in _unasked_drops(direction, tables)]
+    problems += [
+        finding.sentence
+        for finding in findings
+        if not finding.ok and ("end" in kinds or finding.measured != audit.ABSENT)
+    ]
     return list(dict.fromkeys(problems))
 
 
@@ -69,26 +77,6 @@ def _outcome_problems(run: RunDir) -> list[str]:
     except (ValueError, KeyError, TypeError) as error:
         return [f"outcome.json is not readable: {error!r}"]
     return problems if finished or problems else ["the run did not finish"]
-
-
-def _unasked_drops(direction: str, tables: Tables) -> list[str]:
-    """Drops of the delay stage that no loss process accounts for: its queue limit was hit."""
-    settings = tables["events"].filter((pl.col("kind") == "link_set") & (pl.col("name") == direction))
-    set_times = settings["t_s"].to_list()
-    samples = tables["links"].filter(pl.col("direction") == direction)
-    rows = samples.select("t_s", "loss_ratio", "lost_packets", "flight_packets").iter_rows()
-    for (before_s, before_loss, _, _), (t_s, loss, lost, _) in pairwise(rows):
-        stepped = any(before_s < set_s <= t_s for set_s in set_times)
-        if lost and not before_loss and not loss and not stepped:
-            return [
-                f"link {direction}: {lost} packets dropped by the delay stage at {t_s:.3f} s without a loss"
-            ]
-    limits = [json.loads(detail).get("limit_packets") for detail in settings["detail"]]
-    largest = samples["flight_packets"].max()
-    known = [limit for limit in limits if limit is not None]
-    if known and isinstance(largest, int) and largest >= min(known):
-        return [f"link {direction}: the delay stage held {largest} packets, its limit is {min(known)}"]
-    return []
 
 
 def _judge_one(expectation: Expectation, tables: Tables) -> Result:
@@ -172,9 +160,15 @@ def _recovery(expectation: Expectation, metric: Metric, tables: Tables, event_s:
     missing = _missing(expectation, metric, tables, event_s, to_s)
     if missing:
         return missing
-    after = measure.series(metric, tables).within(event_s, to_s)
+    signal = measure.series(metric, tables)
+    after = signal.within(event_s, to_s)
     if not after.times_s:
         return _unknown(expectation, f"{expectation.metric} was not measured {_stretch(event_s, to_s)}")
+    held = signal.last_before(event_s)
+    seen = after.values if held is None else (held, *after.values)
+    if all(_margin(value, expectation.low, expectation.high) >= 0 for value in seen):
+        allowed = _range(expectation, metric.unit)
+        return _unknown(expectation, f"{expectation.metric} never left {allowed}, so it could not come back")
     settled = _settled_from(after, expectation)
     allowed = _range(expectation, metric.unit)
     if settled is None:

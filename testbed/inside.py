@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -18,23 +18,29 @@ from typing import Any
 
 import msgspec
 
-from testbed import namespaces, sysctl, traffic
-from testbed.calibrate import RTT_SLACK_S, calibrate
+from testbed import filling, namespaces, probes, sysctl
+from testbed.capture.tcpdump import FLUSH_S, Captures
 from testbed.containers import Container, Containers
 from testbed.errors import AgentError, TestbedError
 from testbed.journal import Journal
-from testbed.plan import DIRECTIONS, Burst, Direction, Plan
+from testbed.plan import DIRECTIONS, Direction, Plan
 from testbed.rundir import RunDir
 from testbed.shaping.link import WanDirection, loss_ratio, super_packet_bytes
+from testbed.shaping.segmentation import loses_super_packets_whole
 from testbed.system import agent_config
+from testbed.telemetry import path
 from testbed.telemetry.link import LinkCounters
-from testbed.telemetry.samplers import TCP_INTERVAL_NS, every, link_sampler, tcp_sampler
+from testbed.telemetry.samplers import TCP_INTERVAL_NS, SettingsReader, every, link_sampler, tcp_sampler
 from testbed.topology import Network
+from testbed.traffic import microbursts
+from testbed.traffic.others import Others
 from topologies import TOPOLOGIES
 
 WORK = Path("/run/testbed/work")
 START_DELAY_NS = 100_000_000
 SETTLE_S = 1.0
+SETTLE_NS = 1_000_000_000
+QUIET_STEP_S = 0.01
 
 
 class Run:
@@ -43,9 +49,11 @@ class Run:
     def __init__(self, run: RunDir, plan: Plan) -> None:
         self._plan = plan
         self._bench = Journal(run.journal / "bench.jsonl")
+        self._proof = Journal(run.journal / "audit.jsonl")
         self._link = Journal(run.journal / "link.jsonl")
         self._tcp = Journal(run.journal / "tcp.jsonl")
-        self._others = Journal(run.journal / "others.jsonl")
+        self._others = Others(plan, Journal(run.journal / "others.jsonl"), self._at, self.distrust)
+        self._captures = Captures(plan.captures, run.pcap, self._bench)
         self._run = run
         self._distrusted: set[str] = set()
         self._netlink_thread = ThreadPoolExecutor(1)
@@ -59,21 +67,27 @@ class Run:
             mtu_bytes=plan.mtu_bytes,
             window_bytes=plan.window_bytes,
             super_packet_bytes=self._super_packet_bytes,
+            ecn=any(state.marks_ecn() for state in states) or "dctcp" in _congestion_controls(plan),
         ).result()
-        self._directions = {
-            name: self._netlink_thread.submit(self._direction, name).result() for name in DIRECTIONS
-        }
+        self._directions = {name: self._direction(name) for name in DIRECTIONS}
         wan = TOPOLOGIES[plan.topology].wan
+        self._wan: path.Wan = {name: wan[name] for name in DIRECTIONS}
+        self._settings = SettingsReader(self._directions, self._proof)
         self._counters = {name: LinkCounters(*wan[name]) for name in DIRECTIONS}
 
     def _direction(self, name: Direction) -> WanDirection:
-        (rate_node, rate_device), (delay_node, delay_device) = TOPOLOGIES[self._plan.topology].wan[name]
+        plan, topology = self._plan, TOPOLOGIES[self._plan.topology]
+        rate_stage, delay_stage = topology.wan[name]
         return WanDirection(
             name,
-            (self._network.netlink(rate_node), rate_device, rate_node),
-            (self._network.netlink(delay_node), delay_device),
-            self._netlink_thread,
+            rate_stage,
+            delay_stage,
+            topology.feed[name],
             largest_packet_bytes=self._super_packet_bytes,
+            mtu_bytes=plan.mtu_bytes,
+            hosts=self._network.hosts,
+            delay_tables=plan.delay_tables,
+            offload=plan.offload,
         )
 
     def distrust(self, what: str) -> None:
@@ -83,10 +97,10 @@ class Run:
             self._bench.note("trust", time.monotonic_ns(), what=what)
 
     async def execute(self) -> None:
-        """Calibrate, start the agents, run the plan. Raises a TestbedError when it cannot go on."""
+        """Audit the link, start the agents, run the plan. Raises a TestbedError when it cannot go on."""
         plan = self._plan
-        stage("calibrating")
-        await self._calibrate()
+        stage("auditing the link")
+        await self._audit()
         containers = None
         background: list[asyncio.Task[None]] = []
         try:
@@ -95,35 +109,76 @@ class Run:
                 stage("starting agents")
                 containers = Containers(WORK, self._run.journal)
                 client = await self._start_agents(containers)
+            await self._pace_microbursts()
+            self._captures.start()
             stage("running")
             t0_ns = time.monotonic_ns() + START_DELAY_NS
             self._bench.note("start", t0_ns)
+            self._note_counters("start")
             background = self._background(t0_ns)
             if client is not None:
                 client.tell(f"start {t0_ns}")
             await self._until_over(t0_ns, client, containers, background)
-            self._bench.note("end", time.monotonic_ns(), reason="complete")
+            end_ns = time.monotonic_ns()
+            await cancelled(background)
+            await self._quiet()
+            self._note_counters("end")
+            self._settings.read()
+            self._settings.note()
+            if self._captures:
+                await asyncio.sleep(FLUSH_S)
+                self._captures.stop(self.distrust)
+            self._bench.note("end", end_ns, reason="complete")
         finally:
             stage("stopping")
-            for task in background:
-                task.cancel()
+            await cancelled(background)
+            self._captures.kill()
             if containers is not None:
                 await containers.close()
 
-    async def _calibrate(self) -> None:
+    async def _audit(self) -> None:
+        """Measure what the link gives, into the journal; leaves it without impairments, as agents start."""
         plan = self._plan
-        a, b = ("tenant-a", self._at("tenant-a")), ("tenant-b", self._at("tenant-b"))
-        slack_s = RTT_SLACK_S["virtual" if virtual_time() else "real"]
-        await calibrate(
+        a, b = (("tenant-a", self._at("tenant-a")), ("tenant-b", self._at("tenant-b")))
+        hosts: dict[Direction, tuple[tuple[str, str], tuple[str, str]]] = {"a_to_b": (a, b), "b_to_a": (b, a)}
+        await filling.measure(
             self._directions,
             self._counters,
-            hosts={"a_to_b": (a[0], b), "b_to_a": (b[0], a)},
+            hosts=hosts,
             wanted=plan.link,
-            journal=self._bench,
-            distrust=self.distrust,
-            rtt_slack_s=slack_s,
+            journal=self._proof,
             grain_bytes=self._super_packet_bytes,
         )
+        for name, direction in self._directions.items():
+            await direction.set(plan.link[name], plan.seed)
+        taps = {name: rate_stage for name, (rate_stage, _) in self._wan.items()}
+        clock = "virtual" if virtual_time() else "real"
+        for name, train in probes.measure(self._run, plan, hosts, taps, clock=clock).items():
+            self._proof.note(
+                "train",
+                time.monotonic_ns(),
+                direction=name,
+                tells_limit_drops=not loses_super_packets_whole(),
+                **train,
+            )
+        for name, direction in self._directions.items():
+            await direction.set(filling.cleaned(plan.link[name]), seed=0)
+
+    async def _quiet(self) -> None:
+        """Wait until nothing is on its way through the WAN, at most a second longer than it can be."""
+        states = [*self._plan.link.values(), *(change.state for change in self._plan.changes)]
+        longest_ns = max(state.delay_ns for state in states)
+        deadline_ns = time.monotonic_ns() + longest_ns + SETTLE_NS
+        while time.monotonic_ns() < deadline_ns:
+            counters = [one.read() for one in self._counters.values()]
+            if not any(one.backlog_bytes or one.flight_packets for one in counters):
+                return
+            await asyncio.sleep(QUIET_STEP_S)
+
+    def _note_counters(self, moment: str) -> None:
+        for name in DIRECTIONS:
+            places = path.read(self._wan, name)
+            self._proof.note("counters", time.monotonic_ns(), direction=name, moment=moment, places=places)
 
     def _at(self, host: str) -> str:
         return self._network.address(host)
@@ -154,9 +209,7 @@ class Run:
         """Everything that goes on beside the agents."""
         plan = self._plan
         senders = sorted(
-            {agent.host for agent in plan.agents if agent.role == "prefill"}
-            | {burst.source for burst in plan.bursts}
-            | {bulk.source for bulk in plan.bulk}
+            {agent.host for agent in plan.agents if agent.role == "prefill"} | self._others.senders
         )
         jobs: list[Coroutine[Any, Any, None]] = [
             every(
@@ -165,25 +218,17 @@ class Run:
             ),
             every(min(TCP_INTERVAL_NS, 10 * plan.sample_ns), tcp_sampler(senders, self._tcp)),
             every(1_000_000_000, partial(progress, t0_ns)),
+            every(1_000_000_000, self._settings.read),
             self._timeline(t0_ns),
-            *(self._burst("burst", burst, t0_ns) for burst in plan.bursts),
-            *(
-                self._burst(
-                    "bulk",
-                    Burst(
-                        t_ns=bulk.t_ns,
-                        source=bulk.source,
-                        sink=bulk.sink,
-                        flows=plan.transport.connections,
-                        size_bytes=bulk.size_bytes,
-                        congestion_control=plan.transport.congestion_control,
-                    ),
-                    t0_ns,
-                )
-                for bulk in plan.bulk
-            ),
+            *self._others.jobs(t0_ns),
         ]
         return [asyncio.create_task(job) for job in jobs]
+
+    async def _pace_microbursts(self) -> None:
+        loop = asyncio.get_running_loop()
+        for source, sink in sorted({(one.source, one.sink) for one in self._plan.microbursts}):
+            netlink, address = self._network.netlink(source), self._at(sink)
+            await loop.run_in_executor(self._netlink_thread, microbursts.pace, netlink, address)
 
     def _link_sampler(self) -> Callable[[], None]:
         return link_sampler(
@@ -213,35 +258,7 @@ class Run:
                 loss_ratio=loss_ratio(state),
                 partitioned=state.partitioned,
                 **direction.read_back,
-            )
-
-    async def _burst(self, kind: str, burst: Burst, t0_ns: int) -> None:
-        """Traffic of others, or a bulk transfer; a connection that breaks is noted, not fatal."""
-        await until(t0_ns + burst.t_ns)
-        start_ns = time.monotonic_ns()
-        end_ns, flows = None, None
-        try:
-            flows = await traffic.start(
-                burst.source,
-                (burst.sink, self._at(burst.sink)),
-                flows=burst.flows,
-                size_bytes=burst.size_bytes,
-                congestion_control=burst.congestion_control,
-            )
-            end_ns = await flows.finished()
-        except OSError:
-            pass
-        finally:
-            if flows is not None:
-                flows.stop()
-            self._others.note(
-                kind,
-                start_ns,
-                source=burst.source,
-                sink=burst.sink,
-                flows=burst.flows,
-                size_bytes=burst.size_bytes,
-                t_end_ns=end_ns,
+                settings=direction.settings,
             )
 
     async def _until_over(
@@ -270,6 +287,20 @@ class Run:
                 background = [one for one in background if one is not task]
                 watched.discard(task)
         await asyncio.sleep(SETTLE_S)
+
+
+async def cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel them and wait until each has put away what it holds."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _congestion_controls(plan: Plan) -> set[str]:
+    """Those of all TCP connections of the plan."""
+    bursts = {burst.congestion_control for burst in plan.bursts}
+    tenants = {tenant.congestion_control for tenant in plan.tenants}
+    return bursts | tenants | {plan.transport.congestion_control}
 
 
 async def until(moment_ns: int) -> None:

@@ -6,18 +6,32 @@ Appended and flushed from the first event on, so that a killed run stays readabl
 
 bench.jsonl       start(t_ns = t0) · event(name, detail)
                   link_set(direction, rate_bps, buffer_bytes, delay_ns, jitter_ns, loss_ratio, partitioned,
-                  limit_packets): as read back from the kernel
-                  calibration(direction, wanted_bps, goodput_bps, wanted_rtt_ns, rtt_ns)
+                  limit_packets, settings): as read back from the kernel, in full under `settings`
+                  capture(device, realtime_ns): tcpdump listens; CLOCK_REALTIME at t_ns
+                  captured(device, packets, dropped_packets): it has ended, and what it said of itself
                   trust(what): a reason not to trust this run
                   end(reason): the last line of a run that ended by itself
+audit.jsonl       calibration(direction, wanted_bps, rate_bps, span_ns, grain_bytes, wanted_rtt_ns, rtt_ns):
+                  the link filled by TCP, without impairments
+                  train(direction, clock, tells_limit_drops, interval_ns, missed, sizes, left_ns, arrived):
+                  probes, with the impairments of the start
+                  settings(direction, readings, differences): read again every second, as texts; at the end
+                  counters(direction, moment, places): at t0 and at the end
 link.jsonl        link(direction, rate_bps, delay_ns, jitter_ns, loss_ratio: as set and read back;
                   tx_bytes, tx_packets, drops: cumulative counters of the rate stage; backlog_bytes: its
-                  queue now; lost_packets: cumulative drops of the delay stage; flight_packets: its queue now)
+                  queue now; lost_packets: cumulative losses of the delay stage; limit_drops: of its own
+                  accord; flight_packets: its queue now; busy_ns, busy_bytes: a time since the last sample in
+                  which the rate stage was surely busy, and what left it)
 tcp.jsonl         tcp(host, local, remote, use, cwnd_packets, rtt_ns, bytes_acked, bytes_retrans,
                   delivery_bps, notsent_bytes, congestion_control); use is kv or tenant; only
                   sockets that moved
 others.jsonl      burst(source, sink, flows, size_bytes, t_end_ns): traffic of a tenant, t_ns = its start
                   bulk(source, sink, flows, size_bytes, t_end_ns): a transfer without a request
+                  tenant(source, sink, size_bytes, received_bytes, t_end_ns, state, cause): one transfer of
+                  a tenant; state is completed, failed or partial (broken off when its time was over)
+                  microburst(source, sink, packet_bytes, sent_packets, received_packets, t_first_ns,
+                  t_end_ns, waited): t_ns = its first packet leaves; first and last arrival; waited: until
+                  nothing could be on its way any more
 client.jsonl      request(id, t_ns = sent, t_first_ns, t_last_ns, t_end_ns, tokens, state, cause):
                   state is completed, failed or refused; missing times are null; once per request
 router.jsonl      decision(id, route, prefill, decode, uncached_tokens, threshold_tokens, reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -42,6 +43,8 @@ class LinkSet(Line, frozen=True, kw_only=True, tag="link_set"):
     partitioned: bool
     limit_packets: int | None = None
     """The delay stage's limit; a queue that reaches it means drops that nobody asked for."""
+    settings: dict[str, Any] = {}
+    """All that was read back, under the kernel's names."""
 
 
 class Calibration(Line, frozen=True, kw_only=True, tag="calibration"):
@@ -49,15 +52,67 @@ class Calibration(Line, frozen=True, kw_only=True, tag="calibration"):
 
     direction: str
     wanted_bps: float
-    goodput_bps: float
+    rate_bps: float
+    span_ns: int
+    """How long the rate stage was surely busy; 0: never, so that nothing was measured."""
+    grain_bytes: int
     wanted_rtt_ns: int
     rtt_ns: int
+
+
+class Train(Line, frozen=True, kw_only=True, tag="train"):
+    """Probes of one direction; `t_ns` is when they were all through."""
+
+    direction: str
+    clock: Literal["virtual", "real"]
+    tells_limit_drops: bool
+    """Whether the kernel counts drops by the delay stage's limit apart from losses."""
+    interval_ns: int
+    missed: int
+    """Frames that a tap had no room for."""
+    sizes: list[int]
+    """Of the IP packets, by number."""
+    left_ns: list[int | None]
+    """When each number left the rate stage."""
+    arrived: list[tuple[int, int, bool]]
+    """Number, moment, and whether every bit was as sent, in the order of arrival."""
+
+
+class Settings(Line, frozen=True, kw_only=True, tag="settings"):
+    """How often the kernel's settings were read again during the run, and what was not as it was set."""
+
+    direction: str
+    readings: int
+    differences: list[str]
+
+
+class Counters(Line, frozen=True, kw_only=True, tag="counters"):
+    """Counters of every device and qdisc on the way of a direction (`telemetry/path.py`)."""
+
+    direction: str
+    moment: Literal["start", "end"]
+    places: dict[str, dict[str, int]]
 
 
 class Trust(Line, frozen=True, kw_only=True, tag="trust"):
     """A reason not to trust the run."""
 
     what: str
+
+
+class Capture(Line, frozen=True, kw_only=True, tag="capture"):
+    """tcpdump listens on a device; packets are stamped with a clock that shows `realtime_ns` at `t_ns`."""
+
+    device: str
+    realtime_ns: int
+
+
+class Captured(Line, frozen=True, kw_only=True, tag="captured"):
+    """What tcpdump says of itself at its end."""
+
+    device: str
+    packets: int
+    dropped_packets: int
 
 
 class End(Line, frozen=True, kw_only=True, tag="end"):
@@ -79,6 +134,10 @@ class LinkSample(Line, frozen=True, kw_only=True, tag="link"):
     backlog_bytes: int
     lost_packets: int
     flight_packets: int
+    tx_packets: int = 0
+    limit_drops: int = 0
+    busy_ns: int | None = None
+    busy_bytes: int | None = None
 
 
 class TcpSample(Line, frozen=True, kw_only=True, tag="tcp"):
@@ -115,6 +174,32 @@ class Bulk(Line, frozen=True, kw_only=True, tag="bulk"):
     flows: int
     size_bytes: int
     t_end_ns: int | None
+
+
+class Tenant(Line, frozen=True, kw_only=True, tag="tenant"):
+    """One transfer of a tenant; `t_ns` is its start."""
+
+    source: str
+    sink: str
+    size_bytes: int
+    received_bytes: int
+    t_end_ns: int | None
+    state: str
+    cause: str | None = None
+
+
+class Microburst(Line, frozen=True, kw_only=True, tag="microburst"):
+    """One burst of UDP; `t_ns` is when its first packet left."""
+
+    source: str
+    sink: str
+    packet_bytes: int
+    sent_packets: int
+    received_packets: int
+    t_first_ns: int | None
+    t_end_ns: int | None
+    waited: bool
+    """Until nothing could be on its way any more; otherwise the run ended before."""
 
 
 class Request(Line, frozen=True, kw_only=True, tag="request"):
@@ -208,7 +293,8 @@ class Decode(Line, frozen=True, kw_only=True, tag="decode"):
 
 
 AnyLine = (
-    Start | Event | LinkSet | Calibration | Trust | End | LinkSample | TcpSample | Burst | Bulk
+    Start | Event | LinkSet | Calibration | Train | Settings | Counters | Trust | Capture | Captured | End
+    | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst
     | Request | Decision | Control | Prefill | TransferBegin | Transfer | Kv | Decode
 )  # fmt: skip
 

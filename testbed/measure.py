@@ -6,6 +6,7 @@ all, that is, where something was being recorded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -72,7 +73,7 @@ def value(metric: Metric, tables: Tables, from_s: float, to_s: float) -> float |
     if metric.statistic == "share":
         return None if rows.is_empty() else _matching(rows, metric.counted).height / rows.height
     if metric.statistic == "steady_goodput":
-        return _steady_goodput_bps(rows, tables["links"])
+        return _steady_goodput_bps(rows, tables)
     column = rows[metric.column].drop_nulls().cast(pl.Float64)
     if metric.statistic == "sum" and rows.is_empty():
         # Nothing matched: truly nothing, if the table was recorded and is not an instrument's own.
@@ -143,14 +144,27 @@ _STATISTICS: dict[str, Callable[[pl.Series], float]] = {
 }
 
 
-def _steady_goodput_bps(bulk: pl.DataFrame, links: pl.DataFrame) -> float | None:
-    """The lowest steady rate of all transfers in `bulk`; None if one of them cannot be measured."""
+def _steady_goodput_bps(bulk: pl.DataFrame, tables: Tables) -> float | None:
+    """The lowest steady rate of all transfers in `bulk`; None if one of them cannot be measured.
+
+    Bytes on the wire are not told apart by transfer, so one that shared the WAN with another, in either
+    direction, cannot be.
+    """
     rates = [
-        _second_half_bps(size_bytes, start_s, end_s, links)
+        None
+        if _shared(start_s, end_s, tables["transfers"])
+        else _second_half_bps(size_bytes, start_s, end_s, tables["links"])
         for size_bytes, start_s, end_s in bulk.select("size_bytes", "start_s", "end_s").iter_rows()
     ]
     measured = [rate for rate in rates if rate is not None]
     return min(measured) if measured and len(measured) == len(rates) else None
+
+
+def _shared(start_s: float, end_s: float | None, transfers: pl.DataFrame) -> bool:
+    """Whether more than one transfer over the WAN was under way at some moment of [start, end)."""
+    began = pl.col("start_s") < (math.inf if end_s is None else end_s)
+    lasted = pl.col("end_s").is_null() | (pl.col("end_s") > start_s)
+    return transfers.filter(pl.col("wan") & began & lasted).height > 1
 
 
 def _second_half_bps(

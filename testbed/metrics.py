@@ -192,7 +192,8 @@ def _transfers() -> dict[str, Metric]:
         # size / W(end). With t_half the moment at which W reaches W(end) / 2:
         #     steady = 8 * (size / 2) / (t_end - t_half),   the lowest over all bulk transfers.
         # t_end is `end_s` less one way of delay, at which the last byte left the rate stage: take the
-        # moment at which W reaches W(end). Needs an idle link and samples well below the transfer's length.
+        # moment at which W reaches W(end). Not measured when another transfer shares the WAN with it; needs
+        # samples well below the transfer's length.
         "bulk.steady_goodput_bps": Metric(
             "transfers", "goodput_bps", "steady_goodput", "bps",
             "payload rate over the second half of a bulk transfer's bytes, lowest of all", bulk,

@@ -25,18 +25,18 @@ def number(value: float, digits: int = 3) -> str:
     return f"{float(text):f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
-def quantity(value: float, unit: str) -> str:
+def quantity(value: float, unit: str, digits: int = 3) -> str:
     """A value of one of the units of `metrics.Unit`: 8e9 bps -> `8 Gbps`, 0.0312 s -> `31.2 ms`."""
     if unit in _PREFIXED:
         for factor, prefix in _DECIMAL_STEPS:
             if abs(value) >= factor:
-                return f"{number(value / factor)} {prefix}{_PREFIXED[unit]}"
-        return f"{number(value)} {_PREFIXED[unit]}"
+                return f"{number(value / factor, digits)} {prefix}{_PREFIXED[unit]}"
+        return f"{number(value, digits)} {_PREFIXED[unit]}"
     if unit == "s" and 0 < abs(value) < SHORTEST_IN_SECONDS:
         factor, name = next(step for step in _SHORT_TIMES if abs(value) >= step[0] or step[1] == "ns")
-        return f"{number(value / factor)} {name}"
+        return f"{number(value / factor, digits)} {name}"
     if unit == "s":
-        return f"{number(value)} s"
+        return f"{number(value, digits)} s"
     if unit == "ratio":
-        return number(value)
-    return f"{number(value)} {unit.removesuffix('s') if value == 1 else unit}"
+        return number(value, digits)
+    return f"{number(value, digits)} {unit.removesuffix('s') if value == 1 else unit}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 import polars as pl
 
-from testbed import journal_lines, record_rows
+from testbed import journal_lines, record_link, record_rows
 from testbed.errors import Problem, RunError
 from testbed.plan import Plan
 from testbed.rundir import RunDir
@@ -67,7 +67,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "id": pl.Int64,  # null: a bulk transfer
         "source": pl.String,
         "sink": pl.String,
-        "use": pl.String,  # kv | tenant | bulk
+        "use": pl.String,  # kv | tenant | microburst | bulk
         "wan": pl.Boolean,
         "size_bytes": pl.Int64,
         "chunks": pl.Int64,
@@ -75,7 +75,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "end_s": pl.Float64,
         "goodput_bps": pl.Float64,
         "checksum_errors": pl.Int64,
-        "state": pl.String,  # completed | failed
+        "state": pl.String,  # completed | failed | partial (others' traffic only)
         "cause": pl.String,
     },
     "tcp": {
@@ -102,12 +102,40 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "throughput_bps": pl.Float64,  # bytes that left the rate stage since the previous sample
         "backlog_bytes": pl.Int64,
         "drops": pl.Int64,  # at the buffer, since the previous sample
+        "sent_packets": pl.Int64,  # that left the rate stage since the previous sample
         "lost_packets": pl.Int64,  # by the loss process, since the previous sample
+        "limit_drops": pl.Int64,  # by the delay stage's limit, since the previous sample
         "flight_packets": pl.Int64,
+        "busy_s": pl.Float64,  # a time in which the rate stage surely had something to send
+        "busy_bps": pl.Float64,  # what left it in that time
+    },
+    "probes": {
+        "direction": pl.String,
+        "number": pl.Int64,
+        "size_bytes": pl.Int64,  # of the IP packet
+        "copy": pl.Int64,  # 0, or the number of the repetition
+        "left_s": pl.Float64,  # the rate stage; null: it did not
+        "arrived_s": pl.Float64,  # out of the delay stage; null: lost
+        "delay_s": pl.Float64,
+        "place": pl.Int64,  # among all arrivals of the direction, from 0
+        "intact": pl.Boolean,
+    },
+    "counters": {
+        "t_s": pl.Float64,
+        "moment": pl.String,  # start | end
+        "direction": pl.String,
+        "place": pl.String,
+        "packets": pl.Int64,
+        "bytes": pl.Int64,
+        "drops": pl.Int64,
+        "overlimits": pl.Int64,
+        "marked": pl.Int64,
+        "queue_packets": pl.Int64,
+        "backlog_bytes": pl.Int64,
     },
     "events": {
         "t_s": pl.Float64,
-        "kind": pl.String,  # event | link_set | calibration | trust | start | end
+        "kind": pl.String,  # start | end | event | trust | link_set | calibration | train | ...
         "name": pl.String,
         "detail": pl.String,
     },
@@ -119,12 +147,14 @@ SORT_KEYS: dict[str, list[str]] = {
     "transfers": ["start_s", "use", "id", "source", "sink"],
     "tcp": ["t_s", "host", "local", "remote"],
     "links": ["t_s", "direction"],
+    "probes": ["direction", "number", "copy"],
+    "counters": ["t_s", "direction", "place"],
     "events": ["t_s", "kind", "name", "detail"],
 }
 
 
 def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
-    """Make the six tables from the journal, write them under `record/` and return them.
+    """Make the tables from the journal, write them under `record/` and return them.
 
     Total: a journal cut short, or absent, gives shorter, or empty, tables, and every planned request
     without a terminal line is `unfinished`. Whatever is odd about the journal itself becomes an event
@@ -138,7 +168,9 @@ def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
         "decisions": _table("decisions", record_rows.decisions(journal)),
         "transfers": _table("transfers", record_rows.transfers(journal)),
         "tcp": _table("tcp", record_rows.tcp(journal)),
-        "links": _table("links", record_rows.links(journal)),
+        "links": _table("links", record_link.links(journal)),
+        "probes": _table("probes", record_link.probes(journal)),
+        "counters": _table("counters", record_link.counters(journal)),
         "events": _table("events", record_rows.events(journal, problems)),
     }
     run.record.mkdir(parents=True, exist_ok=True)

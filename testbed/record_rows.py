@@ -72,7 +72,7 @@ def requests(journal: SortedJournal, plan: Plan) -> list[Row]:
             prefill_end_ns = prefills[request.id][1].t_end_ns if request.id in prefills else None
             row |= {
                 "kv_done_s": journal.seconds(kv.t_ns),
-                "kv_transfer_s": _between(prefill_end_ns, kv.t_ns),
+                "kv_transfer_s": between(prefill_end_ns, kv.t_ns),
             }
         if request.id in decodes:
             row |= _decoded(journal, *decodes[request.id])
@@ -106,8 +106,8 @@ def _seen_by_client(journal: SortedJournal, client: lines.Request) -> Row:
         "first_token_s": journal.seconds(client.t_first_ns),
         "last_token_s": journal.seconds(client.t_last_ns),
         "end_s": journal.seconds(client.t_end_ns),
-        "ttft_s": _between(client.t_ns, client.t_first_ns),
-        "e2e_s": _between(client.t_ns, client.t_end_ns),
+        "ttft_s": between(client.t_ns, client.t_first_ns),
+        "e2e_s": between(client.t_ns, client.t_end_ns),
         "tokens": client.tokens,
         "state": client.state,
         "cause": client.cause,
@@ -119,14 +119,14 @@ def _prefilled(journal: SortedJournal, agent: str, prefill: lines.Prefill) -> Ro
         "prefill": agent,
         "prefill_start_s": journal.seconds(prefill.t_start_ns),
         "prefill_end_s": journal.seconds(prefill.t_end_ns),
-        "queue_s": _between(prefill.t_ns, prefill.t_start_ns),
-        "prefill_s": _between(prefill.t_start_ns, prefill.t_end_ns),
+        "queue_s": between(prefill.t_ns, prefill.t_start_ns),
+        "prefill_s": between(prefill.t_start_ns, prefill.t_end_ns),
         "kv_bytes": prefill.kv_bytes,
     }
 
 
 def _decoded(journal: SortedJournal, agent: str, decode: lines.Decode) -> Row:
-    whole_s = _between(decode.t_first_ns, decode.t_last_ns)
+    whole_s = between(decode.t_first_ns, decode.t_last_ns)
     return {
         "decode": agent,
         "decode_start_s": journal.seconds(decode.t_ns),
@@ -169,8 +169,8 @@ def decisions(journal: SortedJournal) -> list[Row]:
 
 
 def transfers(journal: SortedJournal) -> list[Row]:
-    """KV transfers, bursts of other tenants and bulk transfers."""
-    return _kv_transfers(journal) + _flows(journal)
+    """KV transfers, traffic of other tenants and bulk transfers."""
+    return _kv_transfers(journal) + _flows(journal) + _tenants(journal) + _microbursts(journal)
 
 
 def _kv_transfers(journal: SortedJournal) -> list[Row]:
@@ -197,7 +197,7 @@ def _kv_transfers(journal: SortedJournal) -> list[Row]:
             "chunks": line.chunks,
             "start_s": journal.seconds(line.t_ns),
             "end_s": journal.seconds(line.t_end_ns),
-            "goodput_bps": _rate_bps(line.size_bytes, line.t_ns, line.t_end_ns)
+            "goodput_bps": rate_bps(line.size_bytes, line.t_ns, line.t_end_ns)
             if line.state == "completed"
             else None,
             "checksum_errors": checksum_errors.get(line.id) if last_attempt[line.id] == index else None,
@@ -238,12 +238,57 @@ def _flows(journal: SortedJournal) -> list[Row]:
             "size_bytes": flow.size_bytes,
             "start_s": journal.seconds(flow.t_ns),
             "end_s": journal.seconds(flow.t_end_ns),
-            "goodput_bps": _rate_bps(flow.size_bytes, flow.t_ns, flow.t_end_ns),
+            "goodput_bps": rate_bps(flow.size_bytes, flow.t_ns, flow.t_end_ns),
             "state": "failed" if flow.t_end_ns is None else "completed",
             "cause": "did not end" if flow.t_end_ns is None else None,
         }
         for use, flow in flows
     ]
+
+
+def _tenants(journal: SortedJournal) -> list[Row]:
+    return [
+        {
+            "source": line.source,
+            "sink": line.sink,
+            "use": "tenant",
+            "wan": True,
+            "size_bytes": line.size_bytes,
+            "start_s": journal.seconds(line.t_ns),
+            "end_s": journal.seconds(line.t_end_ns),
+            "goodput_bps": rate_bps(line.size_bytes, line.t_ns, line.t_end_ns),
+            "state": line.state,
+            "cause": f"{line.cause}; {line.received_bytes} bytes were in" if line.cause else None,
+        }
+        for line in journal.of(lines.Tenant)
+    ]
+
+
+def _microbursts(journal: SortedJournal) -> list[Row]:
+    """UDP has no end to wait for and nothing to fail: lost packets are what the link did to a burst.
+
+    Its goodput is that between the first and the last arrival, so of all packets but one.
+    """
+    rows = []
+    for line in journal.of(lines.Microburst):
+        lost = line.sent_packets - line.received_packets
+        missing = "lost" if line.waited else "had not arrived when the run ended"
+        later_bytes = (line.received_packets - 1) * line.packet_bytes
+        rows.append({
+            "source": line.source,
+            "sink": line.sink,
+            "use": "microburst",
+            "wan": True,
+            "size_bytes": line.sent_packets * line.packet_bytes,
+            "start_s": journal.seconds(line.t_ns),
+            "end_s": journal.seconds(line.t_end_ns),
+            "goodput_bps": None if line.t_first_ns is None else rate_bps(
+                later_bytes, line.t_first_ns, line.t_end_ns
+            ),
+            "state": "partial" if lost else "completed",
+            "cause": f"{lost} of {line.sent_packets} packets {missing}" if lost else None,
+        })  # fmt: skip
+    return rows
 
 
 def tcp(journal: SortedJournal) -> list[Row]:
@@ -267,31 +312,6 @@ def tcp(journal: SortedJournal) -> list[Row]:
     ]
 
 
-def links(journal: SortedJournal) -> list[Row]:
-    """Samples of both directions; the first of each has no differences yet."""
-    rows: list[Row] = []
-    previous: dict[str, lines.LinkSample] = {}
-    for line in journal.of(lines.LinkSample):
-        row: Row = {
-            "t_s": journal.seconds(line.t_ns),
-            "direction": line.direction,
-            "rate_bps": line.rate_bps,
-            "delay_s": line.delay_ns / NS_PER_S,
-            "jitter_s": line.jitter_ns / NS_PER_S,
-            "loss_ratio": line.loss_ratio,
-            "backlog_bytes": line.backlog_bytes,
-            "flight_packets": line.flight_packets,
-        }
-        before = previous.get(line.direction)
-        if before is not None and not _went_backwards(before, line):
-            row["throughput_bps"] = _rate_bps(line.tx_bytes - before.tx_bytes, before.t_ns, line.t_ns)
-            row["drops"] = line.drops - before.drops
-            row["lost_packets"] = line.lost_packets - before.lost_packets
-        previous[line.direction] = line
-        rows.append(row)
-    return rows
-
-
 def events(journal: SortedJournal, problems: list[str]) -> list[Row]:
     """The bench's own lines; `problems` of the journal itself join them as trust rows without a time."""
     rows: list[Row] = [{"kind": "trust", "name": "trust", "detail": problem} for problem in problems]
@@ -303,14 +323,22 @@ def events(journal: SortedJournal, problems: list[str]) -> list[Row]:
         add(start, "start", "start", "")
     for event in journal.of(lines.Event):
         add(event, "event", event.name, event.detail)
-    for link_set in journal.of(lines.LinkSet):
-        add(link_set, "link_set", link_set.direction, _fields(link_set))
-    for calibration in journal.of(lines.Calibration):
-        add(calibration, "calibration", calibration.direction, _fields(calibration))
     for trust in journal.of(lines.Trust):
         add(trust, "trust", "trust", trust.what)
     for end in journal.of(lines.End):
         add(end, "end", "end", end.reason)
+    measured: list[tuple[str, lines.LinkSet | lines.Calibration | lines.Settings | lines.Train]] = [
+        *(("link_set", line) for line in journal.of(lines.LinkSet)),
+        *(("calibration", line) for line in journal.of(lines.Calibration)),
+        *(("settings", line) for line in journal.of(lines.Settings)),
+        *(("train", line) for line in journal.of(lines.Train)),
+    ]
+    for kind, about in measured:
+        add(about, kind, about.direction, _fields(about, "sizes", "left_ns", "arrived"))
+    for capture in journal.of(lines.Capture):
+        add(capture, "capture", capture.device, _fields(capture))
+    for captured in journal.of(lines.Captured):
+        add(captured, "captured", captured.device, _fields(captured))
     return rows
 
 
@@ -331,30 +359,31 @@ def contradictions(journal: SortedJournal, plan: Plan) -> list[str]:
     for line in journal.of(lines.LinkSample):
         before = previous.get(line.direction)
         previous[line.direction] = line
-        if before is not None and _went_backwards(before, line):
+        if before is not None and went_backwards(before, line):
             t_s = journal.seconds(line.t_ns)
             problems.append(f"link counters of {line.direction} went backwards at {t_s:.3f} s")
     return problems
 
 
-def _fields(line: lines.Line) -> str:
+def _fields(line: lines.Line, *without: str) -> str:
     """The fields of a line as JSON, without those that are columns already."""
     fields = msgspec.to_builtins(line)
-    kept = {name: value for name, value in fields.items() if name not in ("kind", "t_ns", "direction")}
+    left_out = {"kind", "t_ns", "direction", *without}
+    kept = {name: value for name, value in fields.items() if name not in left_out}
     return msgspec.json.encode(kept).decode()
 
 
-def _between(start_ns: int | None, end_ns: int | None) -> float | None:
+def between(start_ns: int | None, end_ns: int | None) -> float | None:
     return None if start_ns is None or end_ns is None else (end_ns - start_ns) / NS_PER_S
 
 
-def _rate_bps(size_bytes: int, start_ns: int, end_ns: int | None) -> float | None:
+def rate_bps(size_bytes: int, start_ns: int, end_ns: int | None) -> float | None:
     if end_ns is None or end_ns <= start_ns:
         return None
     return size_bytes * BITS_PER_BYTE * NS_PER_S / (end_ns - start_ns)
 
 
-def _went_backwards(before: lines.LinkSample, after: lines.LinkSample) -> bool:
+def went_backwards(before: lines.LinkSample, after: lines.LinkSample) -> bool:
     return (
         after.tx_bytes < before.tx_bytes
         or after.drops < before.drops

@@ -17,7 +17,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from testbed import expect, manifest, record, verdict
+from testbed import audit, expect, manifest, probes, record, verdict
+from testbed.capture import tcpdump
 from testbed.command import run_command
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
 from testbed.kernel import Clock, Kernel, Needs
@@ -25,6 +26,7 @@ from testbed.kernel.choose import choose
 from testbed.plan import Plan
 from testbed.progress import Progress
 from testbed.resolve import load_and_resolve
+from testbed.resolve.lint import lint
 from testbed.rundir import RunDir
 
 app = typer.Typer(add_completion=False)
@@ -53,15 +55,18 @@ def run(
     loaded, plan = load_and_resolve(
         scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
-    place, time_of = _place(kernel, clock)
+    where, time_of = place(kernel, clock)
+    for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
+        print(f"warning: {warning.where}: {warning.found}", file=sys.stderr)
+    tcpdump.require(plan.captures)
     directory = new_run_dir(out, plan)
     directory.scenario.write_bytes(loaded.source.text)
     plan.write(directory.plan)
-    judged = execute(directory, plan, place, time_of, console, quiet=quiet, report=not no_report)
+    judged = execute(directory, plan, where, time_of, console, quiet=quiet, report=not no_report)
     raise typer.Exit(judged.exit_code)
 
 
-def _place(kernel: str, clock: str | None) -> tuple[Kernel, Clock]:
+def place(kernel: str, clock: str | None) -> tuple[Kernel, Clock]:
     """The kernel to run in and its clock; virtual wherever there is one."""
     if clock is not None and clock not in CLOCKS:
         raise ScenarioError(Problem("--clock", f"no clock {clock!r}", allowed=", ".join(CLOCKS)))
@@ -112,22 +117,14 @@ def execute(
 ) -> verdict.Verdict:
     """Run the plan in `kernel`, then judge what it left behind; Ctrl-C ends the guest and judges, too."""
     started = time.monotonic()
-    needs = Needs(plan.memory_bytes, clock, plan.seed, _wall_limit_s(plan, clock))
-    trouble: list[str] = []
-    with Progress(plan, console, quiet=quiet) as progress:
-        try:
-            kernel.execute(directory.path, needs, progress.line)
-        except MachineError:
-            shutil.rmtree(directory.path)  # nothing was started
-            raise
-        except TestbedError as error:
-            trouble = [str(problem) for problem in error.problems]
-        except KeyboardInterrupt:
-            trouble = ["interrupted"]
-    if trouble:
-        directory.trouble.write_text(json.dumps(trouble), encoding="utf-8")
+    carry_out(directory, plan, kernel, clock, console, quiet=quiet)
     tables = record.build(directory, plan)
-    judged = expect.judge(plan, tables, expect.trust(directory, tables))
+    if plan.captures:
+        from testbed.capture import pcap  # noqa: PLC0415 - scapy takes a second to load
+
+        pcap.summarize(directory, tables["events"]).write(directory.pcap)
+    findings = audit.judge(plan, tables)
+    judged = expect.judge(plan, tables, expect.trust(directory, tables, findings))
     written = manifest.write(
         directory,
         plan,
@@ -143,6 +140,8 @@ def execute(
         from testbed.report import page  # noqa: PLC0415 - a quiet run in CI need not load it
 
         page.write(directory, plan, tables, judged, written)
+    if not quiet:
+        console.print(audit.summary(findings), highlight=False)
     console.print(verdict.table(judged))
     console.print(
         f"{written['virtual_s']:.0f} virtual s in {written['wall_s']:.1f} s   "
@@ -151,6 +150,30 @@ def execute(
         soft_wrap=True,
     )
     return judged
+
+
+def carry_out(
+    directory: RunDir, plan: Plan, kernel: Kernel, clock: Clock, console: Console, *, quiet: bool
+) -> None:
+    """Run the plan in `kernel`, which fills the journal; what goes wrong on the way is in trouble.json.
+
+    Raises MachineError, and leaves nothing behind, when the kernel cannot start.
+    """
+    needs = Needs(plan.memory_bytes, clock, plan.seed, _wall_limit_s(plan, clock))
+    trouble: list[str] = []
+    probes.write_templates(directory, plan)
+    with Progress(plan, console, quiet=quiet) as progress:
+        try:
+            kernel.execute(directory.path, needs, progress.line)
+        except MachineError:
+            shutil.rmtree(directory.path)
+            raise
+        except TestbedError as error:
+            trouble = [str(problem) for problem in error.problems]
+        except KeyboardInterrupt:
+            trouble = ["interrupted"]
+    if trouble:
+        directory.trouble.write_text(json.dumps(trouble), encoding="utf-8")
 
 
 def _wall_limit_s(plan: Plan, clock: Clock) -> float:

@@ -3,10 +3,12 @@
 runs/<scenario>-<seed>[-n]/
   scenario.yaml   the scenario as read, byte for byte
   plan.json       what `resolve` made of it: all that `inside` needs
+  probes.json     a probe for each direction of the link, as scapy makes it (base64)
   manifest.json   versions, kernel, seed, host CPU, wall and virtual seconds, record_digest
   outcome.json    what `inside` says of itself: finished or not, and why
   journal/        one JSON-lines file per writer, appended from the first event on
   record/         Parquet tables made from the journal
+  pcap/           what the scenario captures: <device>.pcap, and their summary.json and summary.txt
   verdict.json  junit.xml  report.html
   console.log     what the guest printed
   trouble.json    what went wrong with the kernel, if anything did
@@ -33,6 +35,10 @@ class RunDir:
         return self.path / "plan.json"
 
     @property
+    def probes(self) -> Path:
+        return self.path / "probes.json"
+
+    @property
     def manifest(self) -> Path:
         return self.path / "manifest.json"
 
@@ -51,6 +57,10 @@ class RunDir:
     @property
     def record(self) -> Path:
         return self.path / "record"
+
+    @property
+    def pcap(self) -> Path:
+        return self.path / "pcap"
 
     @property
     def verdict(self) -> Path:

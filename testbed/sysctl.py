@@ -25,13 +25,14 @@ def _write(name: str, value: str) -> None:
         raise ShapingError(Problem(f"sysctl {name}", f"kernel says {' '.join(found)!r}", value))
 
 
-def for_namespace(name: str, window_bytes: int, *, forward: bool) -> None:
-    """TCP buffers up to `window_bytes`, nothing remembered, no IPv6."""
+def for_namespace(name: str, window_bytes: int, *, forward: bool, ecn: bool) -> None:
+    """TCP buffers up to `window_bytes`, nothing remembered, no IPv6; `ecn`: ask for it, else only accept."""
     receive = min(DEFAULT_RECEIVE_BYTES, window_bytes)
     settings = {
         "net.ipv4.tcp_rmem": f"4096 {receive} {window_bytes}",
         "net.ipv4.tcp_wmem": f"4096 {min(DEFAULT_SEND_BYTES, window_bytes)} {window_bytes}",
         "net.ipv4.tcp_no_metrics_save": "1",
+        "net.ipv4.tcp_ecn": "1" if ecn else "2",
         "net.ipv4.ip_forward": str(int(forward)),
     }
     with namespaces.entered(name):

@@ -120,7 +120,9 @@ class Network:
         mtu_bytes: int,
         window_bytes: int,
         super_packet_bytes: int = SUPER_PACKET_BYTES,
+        ecn: bool = False,
     ) -> None:
+        """`ecn`: hosts ask for ECN on every TCP connection (RFC 3168), not only where dctcp needs it."""
         attributes.install()
         sizes = {"mtu_bytes": mtu_bytes, "super_packet_bytes": super_packet_bytes}
         link = type("SizedLink", (NetlinkLink,), sizes)
@@ -135,10 +137,15 @@ class Network:
             build=True,
         )
         for node in [*self._net.hosts, *self._net.switches]:
-            sysctl.for_namespace(node.name, window_bytes, forward="routes" in node.params)
+            sysctl.for_namespace(node.name, window_bytes, forward="routes" in node.params, ecn=ecn)
         self._net.start()
         for node in self._net.hosts:
             _configure(node)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The nodes where connections end: all but routers and switches."""
+        return [node.name for node in self._net.hosts if "routes" not in node.params]
 
     def netlink(self, name: str) -> IPRoute:
         """The netlink socket inside the node's namespace."""

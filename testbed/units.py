@@ -127,14 +127,15 @@ def _parse_quantity(
     factor = units.get(unit.lower() if any_case else unit)
     if factor is None:
         raise UnitError(f"{shown(value)} has the unknown unit {unit}", allowed)
-    amount = Fraction(digits) * factor
-    if sign == "-" and amount:
+    whole, _, decimals = digits.partition(".")
+    amount, rest = divmod(int(whole + decimals) * factor, int(10 ** len(decimals)))
+    if sign == "-" and (amount or rest):
         raise UnitError(f"{value} is negative", allowed)
-    if amount.denominator != 1:
+    if rest:
         raise UnitError(f"{value} is finer than 1 {next(iter(units))}", allowed)
     if amount > MAX_INTEGER:
         raise UnitError(f"{value} is too large", allowed)
-    return int(amount)
+    return amount
 
 
 def _format_quantity(amount: int, units: dict[str, int]) -> str:

@@ -43,6 +43,11 @@ class TwoDC(Topo):  # type: ignore[misc]
         "b_to_a": (("edge-b", "edge-b-wan"), ("wan", "wan-a")),
     }
     """Per direction: node and interface of the rate stage, then of the delay stage."""
+    feed: ClassVar[dict[str, tuple[str, str]]] = {
+        "a_to_b": ("sw-a", "sw-a-edge"),
+        "b_to_a": ("sw-b", "sw-b-edge"),
+    }
+    """Per direction: the LAN switch and its port towards the edge router."""
 
     def build(self, prefill_hosts: int = 4, pd_hosts: int = 8) -> None:
         """Add all nodes and links."""
@@ -66,8 +71,8 @@ class TwoDC(Topo):  # type: ignore[misc]
             ip=f"{B_PREFIX}.{GATEWAY_ID}/24",
             routes=((f"{A_PREFIX}.0/24", f"{WAN_B}.2"), (f"{WAN_A}.0/24", f"{WAN_B}.2")),
         )
-        self.addLink("edge-a", "sw-a", intfName1="edge-a-lan")
-        self.addLink("edge-b", "sw-b", intfName1="edge-b-lan")
+        self.addLink("edge-a", "sw-a", intfName1="edge-a-lan", intfName2="sw-a-edge")
+        self.addLink("edge-b", "sw-b", intfName1="edge-b-lan", intfName2="sw-b-edge")
         self.addLink(
             "edge-a",
             "wan",

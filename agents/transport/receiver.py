@@ -46,10 +46,14 @@ class Receiver:
         self._refused: set[int] = set()
         self.scratch = memoryview(mmap.mmap(-1, SCRATCH_BYTES))  # never touched, so never faulted in
 
-    def listen(self, address: tuple[str, int]) -> socket.socket:
-        """Accept connections on `address`; returns the listening socket."""
+    def listen(self, address: tuple[str, int], congestion_control: str) -> socket.socket:
+        """Accept connections on `address`; returns the listening socket.
+
+        They have the congestion control of their senders: dctcp needs it at both ends.
+        """
         listener = socket.create_server(address, backlog=256)
         listener.setblocking(False)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
         return listener
 

@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from testbed import expect, record, verdict
+from testbed import audit, expect, record, verdict
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
@@ -29,7 +29,7 @@ def rebuild(run: RunDir) -> verdict.Verdict:
     """Make record, verdict.json, junit.xml and report.html from the journal; ScenarioError without a plan."""
     plan = _plan(run)
     tables = record.build(run, plan)
-    judged = expect.judge(plan, tables, expect.trust(run, tables))
+    judged = expect.judge(plan, tables, expect.trust(run, tables, audit.judge(plan, tables)))
     judged.write(run.verdict)
     verdict.write_junit(judged, plan.name, run.junit)
     page.write(run, plan, tables, judged, _manifest(run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import polars as pl
@@ -38,7 +39,7 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
         Figure(
             "Queues and losses",
             "bytes waiting in front of the link and in the senders, packets that had to be sent again",
-            (_buffer(plan, tables), _backlog(tables), _retransmissions(tables), _losses(tables)),
+            (_buffer(tables), _backlog(tables), _retransmissions(tables), _losses(tables)),
         ),
         Figure(
             "Scheduler",
@@ -86,15 +87,27 @@ def _link(plan: Plan, tables: Tables) -> Chart:
     )
 
 
-def _buffer(plan: Plan, tables: Tables) -> Chart:
-    buffer_bytes = plan.link["a_to_b"].buffer_bytes
+def _buffer(tables: Tables) -> Chart:
     return Chart(
         "Queue in the link's buffer",
         "MB",
         110,
-        (Curve("queue", "blue", "area", *signals.samples(_forward(tables), "backlog_bytes", MEGA)),),
-        notes=((buffer_bytes * MEGA, f"buffer {quantity(buffer_bytes, 'bytes')} at the start"),),
+        (
+            Curve("queue", "blue", "area", *signals.samples(_forward(tables), "backlog_bytes", MEGA)),
+            Curve("buffer", "orange", "step", *_buffer_sizes(tables), dashed=True),
+        ),
     )
+
+
+def _buffer_sizes(tables: Tables) -> signals.Points:
+    """The buffer as read back after each change, to the last sample."""
+    changes = tables["events"].filter((pl.col("kind") == "link_set") & (pl.col("name") == "a_to_b"))
+    sizes: list[float | None] = [json.loads(text)["buffer_bytes"] * MEGA for text in changes["detail"]]
+    times_s = [max(0.0, t_s) for t_s in changes["t_s"]]
+    last_s = _forward(tables)["t_s"].max()
+    if times_s and isinstance(last_s, float) and last_s > times_s[-1]:
+        times_s, sizes = [*times_s, last_s], [*sizes, sizes[-1]]
+    return times_s, sizes
 
 
 def _backlog(tables: Tables) -> Chart:

@@ -13,7 +13,7 @@ import polars as pl
 from testbed import record
 from testbed.plan import Expectation, Plan
 from testbed.readable import number, quantity
-from testbed.report import charts, provenance, signals, svg, tables
+from testbed.report import captures, charts, proof, provenance, signals, svg, tables
 from testbed.report.markup import Markup, element, joined
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
@@ -34,12 +34,13 @@ def write(
     """
     axis = signals.time_axis(plan, record_tables)
     digest = record.digest_tables(record_tables)
-    text = _page(plan, record_tables, verdict, manifest, axis=axis, digest=digest)
+    text = _page(run, plan, record_tables, verdict, manifest, axis=axis, digest=digest)
     run.report.write_text(text, encoding="utf-8")
     return run.report
 
 
 def _page(
+    run: RunDir,
     plan: Plan,
     record_tables: Tables,
     verdict: Verdict,
@@ -53,6 +54,7 @@ def _page(
     body = element(
         "main",
         _header(plan, verdict),
+        proof.section(plan, record_tables),
         _distrust(verdict),
         _numbers(plan, record_tables, manifest, digest),
         _section("What was expected", _expectations(plan, verdict)),
@@ -61,6 +63,7 @@ def _page(
         _tools(axis),
         drawn,
         _details(plan, record_tables),
+        captures.section(run),
         _section("How to reproduce", provenance.reproduce(plan, manifest, digest)),
         _section("What is not modelled", provenance.not_modelled()),
         element("footer", "All times are virtual seconds since the workload began."),
@@ -295,8 +298,6 @@ def _details(plan: Plan, record_tables: Tables) -> Markup:
             "Network",
             element("h3", "Transfers"),
             tables.transfers(record_tables),
-            element("h3", "Calibration of the idle link"),
-            provenance.calibration(record_tables),
             element("h3", "The link as asked and as read back"),
             provenance.link(plan, record_tables),
             _folded("TCP connections", tables.connections(record_tables)),

@@ -22,7 +22,7 @@ NOT_MODELLED = (
     "Cost of CPU work: in virtual time the clock stands still while a program computes.",
     "NIC and PCIe: no DMA, no interrupt moderation, no RDMA; a datacenter's own network is plain Ethernet.",
     "The WAN's inside: one path per direction with one queue; no ECMP, no routing convergence, no middlebox.",
-    "Other tenants: real TCP flows, but only the bursts that the scenario asks for.",
+    "Other tenants: real TCP and UDP, but only what the scenario asks for.",
 )
 
 
@@ -38,29 +38,11 @@ def link(plan: Plan, tables: Tables) -> Markup:
             readback = details[index] if index < len(details) else None
             rows.append(_state_row(direction, t_s, state, readback))
         left_out += max(0, len(asked) - MOST_STEPS)
-    heads = ["direction", "from", "read back from the kernel", "rate", "buffer", "delay", "jitter", "loss"]
+    heads = [
+        "direction", "from", "read back from the kernel", "also", "rate", "buffer", "delay", "jitter", "loss",
+    ]  # fmt: skip
     note = element("p", f"and {left_out} further steps", class_="soft") if left_out else None
-    return joined(grid(heads, rows, left=3), note)
-
-
-def calibration(tables: Tables) -> Markup:
-    """What the idle link gave before the workload began."""
-    rows: list[list[Child]] = []
-    for name, detail in (
-        tables["events"].filter(pl.col("kind") == "calibration").select("name", "detail").rows()
-    ):
-        values = json.loads(detail)
-        share = 100 * values["goodput_bps"] / values["wanted_bps"] if values["wanted_bps"] else 0
-        rows.append([
-            _arrow(name),
-            quantity(values["wanted_bps"], "bps"),
-            quantity(values["goodput_bps"], "bps"),
-            f"{share:.1f} %",
-            quantity(values["wanted_rtt_ns"] / NS_PER_S, "s"),
-            quantity(values["rtt_ns"] / NS_PER_S, "s"),
-        ])  # fmt: skip
-    heads = ["direction", "rate asked", "goodput measured", "share", "RTT asked", "RTT measured"]
-    return grid(heads, rows, empty="the link was not calibrated")
+    return joined(grid(heads, rows, left=4), note)
 
 
 def reproduce(plan: Plan, manifest: Mapping[str, object], digest: str) -> Markup:
@@ -101,13 +83,14 @@ def _state_row(
         wrong = [name for name in COMPARED if readback.get(name) != getattr(state, name)]
         differs = ", ".join(f"{name} {readback.get(name)}" for name in wrong)
         agreement = element(
-            "span", f"differs: {differs}" if wrong else "as asked", class_="FAIL" if wrong else "PASS"
+            "span", f"differs: {differs}" if wrong else "the same", class_="FAIL" if wrong else "PASS"
         )
     loss = readback.get("loss_ratio") if readback else None
     return [
         _arrow(direction),
         f"{number(t_s, 5)} s",
         agreement,
+        _also(state),
         "partitioned" if state.partitioned else quantity(state.rate_bps, "bps"),
         quantity(state.buffer_bytes, "bytes"),
         quantity(state.delay_ns / NS_PER_S, "s"),
@@ -119,8 +102,26 @@ def _state_row(
 def _loss(state: LinkState, readback: object) -> str:
     if state.loss is None:
         return DASH
-    model = {"random": "random", "gilbert_elliott": "bursts"}[state.loss.model]
-    return f"{shown(readback)} ({model})"
+    return f"{shown(readback)} ({state.loss.model.replace('_', ' ')})"
+
+
+def _also(state: LinkState) -> str:
+    """What few states have."""
+    shares = (("reorder", state.reorder), ("duplicate", state.duplicate), ("corrupt", state.corrupt))
+    sizes = (("path MTU", state.path_mtu_bytes), ("black hole above", state.black_hole_bytes))
+    parts = [f"{name} {number(share)}" for name, share in shares if share]
+    parts += [f"{name} {size} B" for name, size in sizes if size is not None]
+    if state.queue.kind != "tail_drop":
+        parts.append(f"{state.queue.kind}{' with ECN' if state.queue.ecn else ''}")
+    if state.slot is not None:
+        parts.append(f"slots of up to {quantity(state.slot.max_ns / NS_PER_S, 's')}")
+    if state.token_bucket is not None:
+        parts.append(f"token bucket, then {quantity(state.token_bucket.sustained_bps, 'bps')}")
+    if state.flow_cap_bps is not None:
+        parts.append(f"a flow at most {quantity(state.flow_cap_bps, 'bps')}")
+    if state.limit_packets is not None:
+        parts.append(f"limit {state.limit_packets}")
+    return ", ".join(parts) or DASH
 
 
 def _arrow(direction: str) -> str:

@@ -194,7 +194,8 @@ def transfers(tables: Tables) -> Markup:
     """KV, other tenants and bulk transfers, summed up."""
     names = {
         ("kv", True): "KV over the WAN", ("kv", False): "KV inside datacenter B",
-        ("tenant", True): "other tenants", ("bulk", True): "bulk transfers",
+        ("tenant", True): "other tenants", ("microburst", True): "microbursts",
+        ("bulk", True): "bulk transfers",
     }  # fmt: skip
     rows: list[list[Child]] = []
     for (use, wan), name in names.items():

@@ -14,7 +14,8 @@ from typing import Final
 from agents.config import Transport
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
-from testbed.resolve.events import resolve_bursts, resolve_events
+from testbed.resolve.captures import resolve_captures
+from testbed.resolve.events import resolve_events
 from testbed.resolve.expectations import resolve_expectations
 from testbed.resolve.findings import Findings
 from testbed.resolve.link import resolve_link
@@ -26,12 +27,15 @@ from testbed.resolve.system import (
     resolve_hosts,
     resolve_policy,
 )
+from testbed.resolve.traffic import resolve_bursts, resolve_microbursts, resolve_tenants
 from testbed.resolve.workload import TRACES_VARIABLE, resolve_bulk, resolve_load
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import MIN_SCALE, Scenario
 
 PLAN_VERSION: Final = 1
 MIN_WINDOW_BYTES: Final = 16 * MIB
+SMALLEST_WINDOW_BYTES: Final = 4096
+"""Linux's least socket buffer."""
 MAX_WINDOW_BYTES: Final = 2**31 - 1
 """tcp_rmem and tcp_wmem are ints in the kernel."""
 BASE_MEMORY_BYTES: Final = 3 * 1024 * MIB
@@ -69,7 +73,7 @@ def resolve(
     check_sections(scenario, findings)
     _check_sampling(scenario, findings)
     hosts = resolve_hosts(scenario, findings)
-    link = resolve_link(scenario, scale, seed, findings)
+    link = resolve_link(scenario, scale, seed, base_dir, findings)
     requests = resolve_load(scenario, seed, traces or base_dir, max_input_tokens(scenario), findings)
     plan = Plan(
         version=PLAN_VERSION,
@@ -88,8 +92,13 @@ def resolve(
         model=scenario.model or "",
         link=link.initial,
         changes=link.changes,
+        delay_tables=link.delay_tables,
+        offload=scenario.link.offload,
         bursts=resolve_bursts(scenario, scale, hosts, findings),
-        events=resolve_events(scenario, findings),
+        tenants=resolve_tenants(scenario, scale, seed, hosts, findings),
+        microbursts=resolve_microbursts(scenario, scale, hosts, findings),
+        captures=resolve_captures(scenario, hosts, findings),
+        events=resolve_events(scenario, seed, findings),
         requests=requests.requests if requests else (),
         bulk=resolve_bulk(scenario, scale, hosts, findings),
         agents=resolve_agents(scenario, hosts, 4 * link.need_bytes, findings),
@@ -101,14 +110,21 @@ def resolve(
             congestion_control=scenario.transport.congestion_control,
         ),
         policy=resolve_policy(scenario, scale, requests, findings),
-        expectations=resolve_expectations(scenario, scale, findings),
+        expectations=resolve_expectations(scenario, scale, seed, findings),
         sample_ns=scenario.sample,
-        window_bytes=min(max(2 * link.need_bytes, MIN_WINDOW_BYTES), MAX_WINDOW_BYTES),
+        window_bytes=_window_bytes(scenario, scale, link.need_bytes),
         memory_bytes=BASE_MEMORY_BYTES + -(-4 * link.need_bytes // MIB) * MIB,
         stream_interval_tokens=scenario.stream_interval,
     )
     findings.raise_if_any()
     return plan
+
+
+def _window_bytes(scenario: Scenario, scale: float, need_bytes: int) -> int:
+    """The scenario's window, multiplied by `scale` as the link is; else twice what the link needs."""
+    if scenario.transport.window is not None:
+        return max(round(scenario.transport.window * scale), SMALLEST_WINDOW_BYTES)
+    return min(max(2 * need_bytes, MIN_WINDOW_BYTES), MAX_WINDOW_BYTES)
 
 
 def _check_options(seed: int, scale: float) -> None:

@@ -1,29 +1,48 @@
-"""The timeline's named moments and other tenants' bursts."""
+"""The timeline's named moments."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from dataclasses import dataclass
 
-from testbed.plan import Burst, Event
+from testbed.plan import DIRECTIONS, Event
+from testbed.resolve.describe import describe
 from testbed.resolve.findings import Findings
-from testbed.resolve.link import describe
-from testbed.scenario.model import (
+from testbed.resolve.patterns import draw_outage, drawn_outage
+from testbed.scenario.link import Noise
+from testbed.scenario.model import BulkWorkload, Scenario
+from testbed.scenario.source import KeyPath
+from testbed.scenario.timeline import (
     BackgroundEntry,
-    BulkWorkload,
+    FlapEntry,
+    LastingEntry,
+    MahimahiEntry,
+    MicroburstsEntry,
+    NoiseEntry,
+    OutageEntry,
     PartitionEntry,
     RampEntry,
-    Scenario,
     SetEntry,
+    TenantsEntry,
     TimelineEntry,
+    TraceEntry,
+    WaveEntry,
 )
-from testbed.scenario.source import KeyPath
-from testbed.units import format_duration_ns, format_size_bytes
-
-MAX_BURSTS: Final = 10_000
+from testbed.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 
-def resolve_events(scenario: Scenario, findings: Findings) -> tuple[Event, ...]:
+@dataclass(frozen=True)
+class Told:
+    """An entry for people: what it is, what begins, what ends, when, and which key says when it ends."""
+
+    kind: str
+    begins: str
+    begin_ns: int
+    ends: str = ""
+    end_ns: int | None = None
+    end_key: KeyPath = ()
+
+
+def resolve_events(scenario: Scenario, seed: int, findings: Findings) -> tuple[Event, ...]:
     """Every entry as an event at its begin, and as `<name>.end` at its end if it has one.
 
     Events after the end of the run and names that stand twice go to `findings`. An entry without a name
@@ -33,19 +52,20 @@ def resolve_events(scenario: Scenario, findings: Findings) -> tuple[Event, ...]:
     lines: dict[str, int] = {}
     for index, entry in enumerate(scenario.timeline):
         path: KeyPath = ("timeline", index)
-        kind, detail, end_ns, end_key = _described(entry)
-        _refuse_late(scenario.duration, (*path, "at"), entry.at, findings, at_end=False)
-        if end_ns is not None and entry.at < scenario.duration:
-            _refuse_late(scenario.duration, (*path, *end_key), end_ns, findings, at_end=True)
+        if not _in_time(scenario, entry, path, findings):
+            continue
+        told = _told(entry, seed, path)
         if entry.event in lines:
             found = f"the event {entry.event} stands already on line {lines[entry.event]}"
             findings.add((*path, "event"), found, "a name of its own for each event")
         elif entry.event:
             lines[entry.event] = findings.source.line(path)
-        name = entry.event or kind
-        events.append(Event(t_ns=entry.at, name=name, detail=detail))
-        if end_ns is not None:
-            events.append(Event(t_ns=end_ns, name=f"{name}.end", detail=detail))
+        events += _as_events(told, entry.event or told.kind)
+    for direction in DIRECTIONS:
+        spec = getattr(scenario.link, direction).outage
+        if spec is not None:
+            times_ns = draw_outage(spec, 0, scenario.duration, seed)
+            events += _as_events(_outage(direction, times_ns, ()), "outage")
     if isinstance(scenario.workload, BulkWorkload):
         for index, transfer in enumerate(scenario.workload.transfers):
             place: KeyPath = ("workload", "transfers", index, "at")
@@ -53,78 +73,134 @@ def resolve_events(scenario: Scenario, findings: Findings) -> tuple[Event, ...]:
     return tuple(sorted(events, key=lambda event: event.t_ns))
 
 
-def named_times(scenario: Scenario) -> dict[str, int]:
+def _as_events(told: Told, name: str) -> list[Event]:
+    events = [Event(t_ns=told.begin_ns, name=name, detail=told.begins)]
+    if told.end_ns is not None:
+        events.append(Event(t_ns=told.end_ns, name=f"{name}.end", detail=told.ends))
+    return events
+
+
+def named_times(scenario: Scenario, seed: int) -> dict[str, int]:
     """The moments that expectations can refer to, by name."""
     times: dict[str, int] = {}
-    for entry in scenario.timeline:
-        if entry.event:
-            end_ns = _described(entry)[2]
-            times[entry.event] = entry.at
-            if end_ns is not None:
-                times[f"{entry.event}.end"] = end_ns
+    for index, entry in enumerate(scenario.timeline):
+        if entry.event and not _turned_around(entry):
+            told = _told(entry, seed, ("timeline", index))
+            times[entry.event] = told.begin_ns
+            if told.end_ns is not None:
+                times[f"{entry.event}.end"] = told.end_ns
     return times
 
 
-def resolve_bursts(
-    scenario: Scenario, scale: float, hosts: Collection[str], findings: Findings
-) -> tuple[Burst, ...]:
-    """Bursts one by one, from `at` on and before `until`; sizes are multiplied by `scale`."""
-    bursts: list[Burst] = []
-    for index, entry in enumerate(scenario.timeline):
-        if not isinstance(entry, BackgroundEntry):
-            continue
-        spec = entry.background
-        path: KeyPath = ("timeline", index, "background")
-        check_hosts(path, spec.source, spec.sink, hosts, findings)
-        if spec.until is not None and spec.until <= entry.at:
-            found = f"until {format_duration_ns(spec.until)} is not after at {format_duration_ns(entry.at)}"
-            findings.add((*path, "until"), found, "a time after at")
-            continue
-        if spec.until and spec.every and (spec.until - entry.at) // spec.every > MAX_BURSTS:
-            every = format_duration_ns(spec.every)
-            findings.add((*path, "every"), f"{every} makes too many bursts", f"at most {MAX_BURSTS}")
-            continue
-        times = range(entry.at, spec.until, spec.every) if spec.until and spec.every else (entry.at,)
-        bursts.extend(
-            Burst(
-                t_ns=t_ns,
-                source=spec.source,
-                sink=spec.sink,
-                flows=spec.flows,
-                size_bytes=max(1, round(spec.burst * scale)),
-                congestion_control=spec.congestion_control,
-            )
-            for t_ns in times
-        )
-    return tuple(sorted(bursts, key=lambda burst: burst.t_ns))
+def _in_time(scenario: Scenario, entry: TimelineEntry, path: KeyPath, findings: Findings) -> bool:
+    """Whether the entry begins and ends within the run, in this order; problems go to `findings`."""
+    _refuse_late(scenario.duration, (*path, "at"), entry.at, findings, at_end=False)
+    if _turned_around(entry):
+        until = getattr(entry, "until", None) or 0
+        found = f"until {format_duration_ns(until)} is not after at {format_duration_ns(entry.at)}"
+        findings.add((*path, "until"), found, "a time after at")
+        return False
+    if isinstance(entry, OutageEntry):
+        room_ns = entry.until - entry.at
+        if entry.outage.up_to > room_ns:
+            up_to, room = format_duration_ns(entry.outage.up_to), format_duration_ns(room_ns)
+            findings.add((*path, "outage", "up_to"), f"{up_to} is longer than at to until", f"up to {room}")
+        _refuse_late(scenario.duration, (*path, "until"), entry.until, findings, at_end=True)
+        return True
+    told = _told(entry, 0, path)
+    if told.end_ns is not None and entry.at < scenario.duration:
+        _refuse_late(scenario.duration, (*path, *told.end_key), told.end_ns, findings, at_end=True)
+    return True
 
 
-def check_hosts(path: KeyPath, source: str, sink: str, hosts: Collection[str], findings: Findings) -> None:
-    """Both ends of a transfer must be hosts of the topology (none are known when it is wrong itself)."""
-    for key, name in (("from", source), ("to", sink)):
-        if hosts:
-            findings.name_unknown((*path, key), "host", name, hosts)
-    if source == sink:
-        findings.add((*path, "to"), f"{sink} is both source and sink", "two different hosts")
+def _turned_around(entry: TimelineEntry) -> bool:
+    """Whether an entry of the link ends before it begins."""
+    return isinstance(entry, LastingEntry | OutageEntry) and (
+        entry.until is not None and entry.until <= entry.at
+    )
 
 
-def _described(entry: TimelineEntry) -> tuple[str, str, int | None, KeyPath]:
-    """Kind, text for people, end if the entry has one, and the key that sets the end."""
+def _told(entry: TimelineEntry, seed: int, path: KeyPath) -> Told:
+    at = entry.at
     match entry:
         case SetEntry():
-            return "set", f"{entry.link}: {describe(entry.set.changes())}", None, ()
+            return Told("set", f"{entry.link}: {describe(entry.set.changes())}", at)
         case RampEntry():
-            detail = f"{entry.link}: {describe(entry.ramp.changes())} over {format_duration_ns(entry.over)}"
-            return "ramp", detail, entry.at + entry.over, ("over",)
+            target = describe(entry.ramp.changes())
+            begins = f"{entry.link}: {target} over {format_duration_ns(entry.over)}"
+            return Told("ramp", begins, at, f"{entry.link}: {target} reached", at + entry.over, ("over",))
         case PartitionEntry():
-            end_ns = None if entry.lasting is None else entry.at + entry.lasting
-            return "partition", f"{entry.link}: nothing passes", end_ns, ("for",)
+            end_ns = None if entry.lasting is None else at + entry.lasting
+            begins, ends = f"{entry.link}: nothing passes", f"{entry.link}: passes again"
+            return Told("partition", begins, at, ends, end_ns, ("for",))
+        case OutageEntry():
+            return _outage(entry.link, drawn_outage(entry, seed, path), ("until",))
+        case LastingEntry():
+            return _lasting(entry)
+        case _:
+            return _traffic(entry)
+
+
+def _outage(link: str, times_ns: tuple[int, int], key: KeyPath) -> Told:
+    length = format_duration_ns(times_ns[1] - times_ns[0])
+    begins, ends = f"{link}: nothing passes for {length}", f"{link}: passes again"
+    return Told("outage", begins, times_ns[0], ends, times_ns[1], key)
+
+
+def _lasting(entry: LastingEntry) -> Told:
+    duration = format_duration_ns
+    match entry:
+        case FlapEntry():
+            down, up = duration(entry.flap.down), duration(entry.flap.up)
+            kind, what, ends = "flap", f"down for {down}, up for {up}, again and again", "up for good"
+        case WaveEntry():
+            swing = f"swings to {describe(entry.wave.changes())} ({entry.shape}, {duration(entry.period)})"
+            kind, what, ends = "wave", swing, "swings no more"
+        case TraceEntry():
+            again = ", again and again" if entry.repeat else ""
+            kind, what, ends = "trace", f"follows {entry.trace}{again}", f"follows {entry.trace} no more"
+        case MahimahiEntry():
+            what = f"follows {entry.mahimahi}, {format_rate_bps(entry.mean_rate)} on average"
+            kind, ends = "mahimahi", f"follows {entry.mahimahi} no more"
+        case NoiseEntry():
+            kind, what, ends = "noise", f"noise {_noise(entry.noise)}", "no more of this noise"
+        case _:
+            raise AssertionError(entry)
+    return Told(kind, f"{entry.link}: {what}", entry.at, f"{entry.link}: {ends}", entry.until, ("until",))
+
+
+def _noise(noise: Noise) -> str:
+    text = f"of {noise.cv:.3g} every {format_duration_ns(noise.every)}"
+    drops = noise.excursions
+    if drops is None:
+        return text
+    return f"{text}, {drops.depth:.3g} less for {format_duration_ns(drops.length)} now and then"
+
+
+def _traffic(entry: TimelineEntry) -> Told:
+    match entry:
         case BackgroundEntry():
             spec = entry.background
-            detail = f"{spec.source} to {spec.sink}: {format_size_bytes(spec.burst)}"
+            way = f"{', '.join(spec.sources)} to {spec.sink}"
+            begins = f"{way}: {format_size_bytes(spec.burst)}{' each' if len(spec.sources) > 1 else ''}"
             if spec.every is not None:
-                detail += f" every {format_duration_ns(spec.every)}"
-            return "background", detail, spec.until, ("background", "until")
+                begins += f" every {format_duration_ns(spec.every)}"
+            return Told(
+                "background", begins, entry.at, f"{way}: no more", spec.until, ("background", "until")
+            )
+        case TenantsEntry():
+            tenants = entry.tenants
+            way = f"{tenants.source} to {tenants.sink}"
+            begins = f"{way}: {tenants.flows} flows, {format_size_bytes(tenants.size)} at a time"
+            return Told("tenants", begins, entry.at, f"{way}: no more", tenants.until, ("tenants", "until"))
+        case MicroburstsEntry():
+            bursts = entry.microbursts
+            way = f"{bursts.source} to {bursts.sink}"
+            length, every = format_duration_ns(bursts.length), format_duration_ns(bursts.every)
+            begins = f"{way}: {format_rate_bps(bursts.rate)} for {length} every {every}"
+            return Told(
+                "microbursts", begins, entry.at, f"{way}: no more", bursts.until, ("microbursts", "until")
+            )
     raise AssertionError(entry)
 
 

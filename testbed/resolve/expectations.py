@@ -13,14 +13,14 @@ from testbed.units import NS_PER_S, format_duration_ns, format_rate_bps, format_
 
 
 def resolve_expectations(
-    scenario: Scenario, scale: float, findings: Findings
+    scenario: Scenario, scale: float, seed: int, findings: Findings
 ) -> tuple[plan.Expectation, ...]:
     """All expectations; unknown events, empty or late windows and metrics without data are problems.
 
     Limits in bits per second or bytes are written for scale 1 and multiplied by `scale`, as the link is.
     """
     return tuple(
-        _resolved(scenario, _scaled(expectation, scale), ("expect", index), findings)
+        _resolved(scenario, _scaled(expectation, scale), seed, ("expect", index), findings)
         for index, expectation in enumerate(scenario.expect)
     )
 
@@ -37,7 +37,7 @@ def _scaled(expectation: Expectation, scale: float) -> Expectation:
 
 
 def _resolved(
-    scenario: Scenario, expectation: Expectation, path: KeyPath, findings: Findings
+    scenario: Scenario, expectation: Expectation, seed: int, path: KeyPath, findings: Findings
 ) -> plan.Expectation:
     _check_measured(scenario, expectation.metric, path, findings)
     line = findings.source.line(path)
@@ -57,7 +57,7 @@ def _resolved(
                 line=line,
             )  # fmt: skip
         case Reaction():
-            event_ns = _event(scenario, expectation.after, path, findings)
+            event_ns = _event(scenario, expectation.after, seed, path, findings)
             to_ns = event_ns + expectation.within
             _check_end(scenario, to_ns, (*path, "within"), findings)
             return plan.Expectation(
@@ -66,7 +66,7 @@ def _resolved(
                 crosses=expectation.crosses, line=line,
             )  # fmt: skip
         case Recovery():
-            event_ns = _event(scenario, expectation.after, path, findings)
+            event_ns = _event(scenario, expectation.after, seed, path, findings)
             to_ns = scenario.duration if expectation.end is None else expectation.end
             _check_end(scenario, to_ns, (*path, "to"), findings)
             if event_ns + expectation.within >= to_ns:
@@ -126,9 +126,9 @@ def _range(low: float | None, high: float | None, unit: Unit) -> str:
     return f"at most {format_in_unit(high, unit)}"
 
 
-def _event(scenario: Scenario, name: str, path: KeyPath, findings: Findings) -> int:
+def _event(scenario: Scenario, name: str, seed: int, path: KeyPath, findings: Findings) -> int:
     """Time of an event; 0 stands in when it is unknown, which is a problem."""
-    times = named_times(scenario)
+    times = named_times(scenario, seed)
     if times:
         findings.name_unknown((*path, "after"), "event", name, times)
     else:

@@ -32,8 +32,12 @@ class Findings:
         self.add(path, f"unknown {what} {name}", ", ".join(known), did_you_mean(name, known))
         return True
 
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems in the order of the file, each once."""
+        ordered = sorted(self._problems, key=lambda item: item[0])
+        return tuple(dict.fromkeys(problem for _, problem in ordered))
+
     def raise_if_any(self) -> None:
         """Raise ScenarioError with all problems in the order of the file."""
         if self._problems:
-            ordered = sorted(self._problems, key=lambda item: item[0])
-            raise ScenarioError(*dict.fromkeys(problem for _, problem in ordered))
+            raise ScenarioError(*self.problems())

@@ -1,87 +1,42 @@
-"""The link over time: the timeline's steps, ramps and outages as full states of each direction.
+"""The link over time: everything the scenario says of it as full states of each direction.
 
 A direction's conditions are kept as the scenario gives them until the very end, because a buffer given
-as a time follows the rate. `set` and `ramp` change some fields, the rest stays; the kernel always gets
-the full state.
+as a time follows the rate. An entry changes some fields, the rest stays; the kernel always gets the full
+state.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
-from testbed.plan import DIRECTIONS, Direction, LinkChange, LinkState, Loss
+from testbed.plan import DIRECTIONS, Direction, LinkChange, LinkState
+from testbed.resolve import noise, patterns
+from testbed.resolve.conditions import Conditions, Shapes
 from testbed.resolve.findings import Findings
+from testbed.resolve.link_checks import Moment, check_states, check_windows
+from testbed.resolve.patterns import Making
 from testbed.resolve.seeds import derive_seed
-from testbed.scenario.model import (
-    GilbertElliott,
-    LinkDirection,
-    LinkEntry,
-    PartitionEntry,
-    RampEntry,
-    Scenario,
-    SetEntry,
-)
-from testbed.scenario.quantities import Buffer
+from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
-from testbed.units import MAX_INTEGER, NS_PER_S, format_duration_ns, format_rate_bps, format_size_bytes
+from testbed.scenario.timeline import LinkEntry
 
-RAMP_STEP_NS: Final = 100_000_000
-MAX_RAMP_STEPS: Final = 10_000
-MAX_WINDOW_BYTES: Final = 2**30
-"""The largest window TCP can announce (RFC 7323: a shift of 14)."""
-MIN_BUFFER_BYTES: Final = 2**16
-"""A few jumbo frames; a byte-limited queue much smaller would pass hardly anything."""
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """One direction of the link in the scenario's terms, unscaled."""
-
-    rate: int
-    buffer: Buffer
-    delay: int
-    jitter: int
-    loss: float | GilbertElliott
-    partitioned: bool = False
-
-    @classmethod
-    def of(cls, spec: LinkDirection) -> Conditions:
-        """The conditions at the start."""
-        return cls(spec.rate, spec.buffer, spec.delay, spec.jitter, spec.loss)
-
-    def state(self, scale: float) -> LinkState:
-        """What the kernel is to be set to."""
-        rate_bps = round(self.rate * scale)
-        return LinkState(
-            rate_bps=rate_bps,
-            buffer_bytes=self.buffer.size_bytes(rate_bps, scale),
-            delay_ns=self.delay,
-            jitter_ns=self.jitter,
-            loss=plan_loss(self.loss),
-            partitioned=self.partitioned,
-        )
+WORDS: Final = {"partitioned": "partition", "storm": "noise"}
+"""What the scenario calls a field of `Conditions`."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """From `t_ns` on, `fields` of `direction` have new values; `path` is the timeline entry."""
+    """From `t_ns` on, `fields` of a direction have new values; `path` is what says so."""
 
     t_ns: int
-    direction: Direction
     fields: dict[str, Any]
-    path: KeyPath
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A direction at one time, and what brought it there."""
-
-    t_ns: int
-    direction: Direction
-    state: LinkState
     path: KeyPath
 
 
@@ -91,18 +46,50 @@ class LinkPlan:
 
     initial: dict[Direction, LinkState]
     changes: tuple[LinkChange, ...]
+    delay_tables: dict[str, bytes]
     need_bytes: int
     """Largest bandwidth-delay product plus largest buffer, in bytes."""
 
 
-def resolve_link(scenario: Scenario, scale: float, seed: int, findings: Findings) -> LinkPlan:
+class History:
+    """What each field of a direction was when, for entries that begin where others ended."""
+
+    def __init__(self, initial: Conditions) -> None:
+        self._initial = initial
+        self._times: dict[str, list[int]] = defaultdict(list)
+        self._values: dict[str, list[Any]] = defaultdict(list)
+
+    def note(self, step: Step) -> None:
+        """Steps of one field come in the order of time; those that do not are a problem elsewhere."""
+        for name, value in step.fields.items():
+            self._times[name].append(step.t_ns)
+            self._values[name].append(value)
+
+    def value(self, name: str, t_ns: int) -> Any:
+        """The field at a time, after what happens then."""
+        position = bisect_right(self._times[name], t_ns)
+        return self._values[name][position - 1] if position else getattr(self._initial, name)
+
+
+def resolve_link(
+    scenario: Scenario, scale: float, seed: int, directory: Path, findings: Findings
+) -> LinkPlan:
     """Every state the link will have; problems of single states and of windows go to `findings`.
 
-    The first change of each direction is at 0 and repeats the initial state: netem starts its random
-    numbers anew with every change, so that what was sent before the run does not matter.
+    `directory` holds the files that the link follows. The first change of each direction is at 0 and
+    repeats the initial state: netem starts its random numbers anew with every change, so that what was
+    sent before the run does not matter.
     """
-    steps = _steps(scenario, findings)
-    moments = {direction: _moments(scenario, direction, steps, scale) for direction in DIRECTIONS}
+    shapes = Shapes(directory, findings)
+    making = Making(scenario.duration, seed, directory, shapes, findings)
+    starts = {
+        direction: shapes.conditions(getattr(scenario.link, direction), ("link", direction))
+        for direction in DIRECTIONS
+    }
+    steps = _steps(scenario, starts, making)
+    moments = {
+        direction: _moments(direction, starts[direction], steps[direction], scale) for direction in DIRECTIONS
+    }
     changes = [
         LinkChange(
             t_ns=moment.t_ns,
@@ -114,210 +101,99 @@ def resolve_link(scenario: Scenario, scale: float, seed: int, findings: Findings
         for number, moment in enumerate(moments[direction])
     ]
     for direction in DIRECTIONS:
-        _check_states(moments[direction], findings)
-    need_bytes = _check_windows(scenario, moments, findings)
+        check_states(moments[direction], scenario.link.mtu, shapes.tables, findings)
+    need_bytes = check_windows(scenario, moments, findings)
     return LinkPlan(
-        initial={
-            direction: Conditions.of(getattr(scenario.link, direction)).state(scale)
-            for direction in DIRECTIONS
-        },
+        initial={direction: starts[direction].state(scale) for direction in DIRECTIONS},
         changes=tuple(sorted(changes, key=lambda change: (change.t_ns, DIRECTIONS.index(change.direction)))),
+        delay_tables=dict(sorted(shapes.tables.items())),
         need_bytes=need_bytes,
     )
 
 
-def plan_loss(loss: float | GilbertElliott) -> Loss | None:
-    """A scenario's loss in the plan's terms."""
-    if isinstance(loss, GilbertElliott):
-        return Loss(model="gilbert_elliott", p=loss.p, r=loss.r, loss_bad=loss.bad, loss_good=loss.good)
-    return Loss(model="random", ratio=loss) if loss else None
-
-
-def describe(fields: dict[str, Any]) -> str:
-    """Changed conditions for people: `rate 8gbit, loss 0.1%`."""
-    return ", ".join(f"{name} {_described(name, value)}" for name, value in fields.items())
-
-
-def _described(name: str, value: Any) -> str:
-    match value:
-        case GilbertElliott():
-            return f"in bursts (p {value.p:g}, r {value.r:g}, bad {value.bad:g}, good {value.good:g})"
-        case Buffer(time_ns=int(time_ns)):
-            return format_duration_ns(time_ns)
-        case Buffer(fixed_bytes=int(fixed_bytes)):
-            return format_size_bytes(fixed_bytes)
-        case float():
-            return f"{value:g}"
-        case _:
-            return format_rate_bps(value) if name == "rate" else format_duration_ns(value)
-
-
-def _steps(scenario: Scenario, findings: Findings) -> list[Step]:
-    """All entries as steps, by time; a ramp begins at the values that the steps before it left."""
+def _steps(
+    scenario: Scenario, starts: dict[Direction, Conditions], making: Making
+) -> dict[Direction, list[Step]]:
+    """All entries as steps, by time; an entry begins at the values that those before it left."""
     entries: list[tuple[LinkEntry, KeyPath]] = [
         (entry, ("timeline", index))
         for index, entry in enumerate(scenario.timeline)
         if isinstance(entry, LinkEntry)
     ]
-    steps: list[Step] = []
+    _refuse_clashes(scenario, entries, making)
+    histories = {direction: History(starts[direction]) for direction in DIRECTIONS}
+    steps = {direction: list(_standing(scenario, direction, making)) for direction in DIRECTIONS}
     for entry, path in sorted(entries, key=lambda item: item[0].at):
+        begin_ns, end_ns = patterns.span(entry, scenario.duration)
+        if begin_ns > end_ns:
+            continue  # a problem of its own (`resolve_events`)
         for direction in entry.directions:
-            match entry:
-                case SetEntry():
-                    steps.append(Step(entry.at, direction, entry.set.changes(), path))
-                case PartitionEntry():
-                    steps.append(Step(entry.at, direction, {"partitioned": True}, path))
-                    if entry.lasting is not None:
-                        end_ns = entry.at + entry.lasting
-                        steps.append(Step(end_ns, direction, {"partitioned": False}, path))
-                case RampEntry():
-                    before = _conditions_at(scenario, direction, steps, entry.at)
-                    steps.extend(_ramp(entry, direction, before, path, findings))
-    _refuse_clashes(entries, findings)
-    return sorted(steps, key=lambda step: step.t_ns)
+            history = histories[direction]
+
+            def before(name: str, history: History = history, t_ns: int = entry.at) -> Any:
+                return history.value(name, t_ns)
+
+            for t_ns, fields in patterns.steps(entry, direction, before, making, path):
+                step = Step(t_ns, fields, path)
+                history.note(step)
+                steps[direction].append(step)
+    return {direction: sorted(taken, key=attrgetter("t_ns")) for direction, taken in steps.items()}
 
 
-def _conditions_at(scenario: Scenario, direction: Direction, steps: list[Step], t_ns: int) -> Conditions:
-    conditions = Conditions.of(getattr(scenario.link, direction))
-    for step in sorted(steps, key=lambda step: step.t_ns):
-        if step.direction == direction and step.t_ns <= t_ns:
-            conditions = replace(conditions, **step.fields)
-    return conditions
+def _standing(scenario: Scenario, direction: Direction, making: Making) -> Iterator[Step]:
+    """What a direction itself says of its whole run: noise and an outage of drawn length."""
+    spec = getattr(scenario.link, direction)
+    path: KeyPath = ("link", direction)
+    steps_of_noise = noise.steps_in(spec.noise, scenario.duration) if spec.noise else 0
+    if spec.noise is not None and making.bearable(steps_of_noise, (*path, "noise")):
+        drawn = noise.factors(spec.noise, 0, scenario.duration, making.seed, "noise", direction)
+        for t_ns, factor in drawn:
+            yield Step(t_ns, {"noise": factor}, (*path, "noise"))
+    if spec.outage is not None:
+        times_ns = patterns.draw_outage(spec.outage, 0, scenario.duration, making.seed)
+        for t_ns, fields in patterns.outage(times_ns):
+            yield Step(t_ns, fields, (*path, "outage"))
 
 
-def _ramp(
-    entry: RampEntry, direction: Direction, before: Conditions, path: KeyPath, findings: Findings
-) -> Iterator[Step]:
-    """Steps of equal length that end at the ramp's values exactly at `at + over`."""
-    target = entry.ramp.changes()
-    crooked = [name for name, value in target.items() if not _rampable(getattr(before, name), value)]
-    for name in crooked:
-        start, value = getattr(before, name), target[name]
-        findings.add(
-            (*path, "ramp", name),
-            f"no straight way from {_described(name, start)} to {_described(name, value)}",
-            "two values of the same form (a buffer in ms or in bytes, a loss as a single ratio)",
-        )
-    if crooked:
-        return
-    count = entry.steps or min(-(-entry.over // RAMP_STEP_NS), MAX_RAMP_STEPS)
-    for number in range(1, count + 1):
-        fields = {
-            name: _between(getattr(before, name), value, number, count) for name, value in target.items()
-        }
-        yield Step(entry.at + entry.over * number // count, direction, fields, path)
-
-
-def _rampable(start: Any, end: Any) -> bool:
-    if isinstance(start, Buffer):
-        return (start.time_ns is None) == (end.time_ns is None)
-    return not isinstance(start, GilbertElliott) and not isinstance(end, GilbertElliott)
-
-
-def _between(start: Any, end: Any, number: int, count: int) -> Any:
-    """The value after `number` of `count` equal steps, exact at the end."""
-    if isinstance(start, Buffer):
-        if start.time_ns is not None:
-            return Buffer(time_ns=_between(start.time_ns, end.time_ns, number, count))
-        return Buffer(fixed_bytes=_between(start.fixed_bytes, end.fixed_bytes, number, count))
-    if isinstance(start, int) and isinstance(end, int):
-        return start + (end - start) * number // count
-    return end if number == count else start + (end - start) * number / count
-
-
-def _refuse_clashes(entries: list[tuple[LinkEntry, KeyPath]], findings: Findings) -> None:
+def _refuse_clashes(scenario: Scenario, entries: list[tuple[LinkEntry, KeyPath]], making: Making) -> None:
     """Two entries must not move the same field of a direction at the same time."""
-    for position, (entry, path) in enumerate(entries):
-        start, end, fields = _span(entry)
-        for other, other_path in entries[:position]:
-            other_start, other_end, other_fields = _span(other)
-            at_once = start == other_start or (start < other_end and other_start < end)
-            shared = sorted(fields & other_fields)
-            if at_once and shared and set(entry.directions) & set(other.directions):
-                line = findings.source.line(other_path)
-                found = f"sets {', '.join(shared)} while the entry of line {line} is at it"
-                findings.add(path, found, "one entry at a time for each value of a direction")
+    spans: dict[tuple[Direction, str], list[tuple[int, int, KeyPath]]] = defaultdict(list)
+    for direction in DIRECTIONS:
+        if getattr(scenario.link, direction).outage is not None:
+            spans[direction, "partitioned"].append((0, scenario.duration, ("link", direction, "outage")))
+    for entry, path in entries:
+        for direction in entry.directions:
+            for name in sorted(patterns.fields_of(entry, making, path)):
+                spans[direction, name].append((*patterns.span(entry, scenario.duration), path))
+    clashes: dict[tuple[KeyPath, KeyPath], set[str]] = defaultdict(set)
+    for (_, name), taken in spans.items():
+        for one, other in _overlaps(sorted(taken, key=lambda item: item[0])):
+            first, second = sorted((one, other), key=lambda path: (path[0] == "timeline", path))
+            clashes[first, second].add(WORDS.get(name, name))
+    for (first, second), names in clashes.items():
+        line = making.findings.source.line(first)
+        found = f"sets {', '.join(sorted(names))} while the entry of line {line} is at it"
+        making.findings.add(second, found, "one entry at a time for each value of a direction")
 
 
-def _span(entry: LinkEntry) -> tuple[int, int, set[str]]:
-    """From when to when an entry acts, and on which fields."""
-    match entry:
-        case SetEntry():
-            return entry.at, entry.at, set(entry.set.changes())
-        case RampEntry():
-            return entry.at, entry.at + entry.over, set(entry.ramp.changes())
-        case PartitionEntry():
-            return entry.at, entry.at + (entry.lasting or MAX_INTEGER), {"partition"}
-    raise AssertionError(entry)
+def _overlaps(spans: list[tuple[int, int, KeyPath]]) -> Iterator[tuple[KeyPath, KeyPath]]:
+    """Of spans by their begin, each that begins with or within an earlier one, with that one."""
+    longest: tuple[int, int, KeyPath] | None = None
+    for span in spans:
+        if longest is not None and (span[0] < longest[1] or span[0] == longest[0]):
+            yield longest[2], span[2]
+        if longest is None or span[1] >= longest[1]:
+            longest = span
 
 
-def _moments(scenario: Scenario, direction: Direction, steps: list[Step], scale: float) -> list[Moment]:
+def _moments(direction: Direction, start: Conditions, steps: list[Step], scale: float) -> list[Moment]:
     """The direction's states at 0 and at every time at which something changes."""
-    conditions = Conditions.of(getattr(scenario.link, direction))
-    moments = {0: Moment(0, direction, conditions.state(scale), ("link", direction))}
-    own = [step for step in steps if step.direction == direction]
-    for t_ns, group in groupby(own, key=lambda step: step.t_ns):
+    conditions = start
+    moments = {0: Moment(0, conditions.state(scale), ("link", direction))}
+    for t_ns, group in groupby(steps, key=attrgetter("t_ns")):
+        fields: dict[str, Any] = {}
         for step in group:
-            conditions = replace(conditions, **step.fields)
-        moments[t_ns] = Moment(t_ns, direction, conditions.state(scale), step.path)
+            fields |= step.fields
+        conditions = replace(conditions, **fields)
+        moments[t_ns] = Moment(t_ns, conditions.state(scale), step.path)
     return list(moments.values())
-
-
-def _check_states(moments: list[Moment], findings: Findings) -> None:
-    """Refuse states that the kernel would not carry out as meant; each trouble once, where it begins."""
-    before: set[str] = set()
-    for moment in moments:
-        state, now = moment.state, set[str]()
-        if state.jitter_ns > state.delay_ns:
-            now.add("jitter")
-        if state.buffer_bytes < MIN_BUFFER_BYTES:
-            now.add("buffer")
-        if "jitter" in now - before:
-            jitter, delay = format_duration_ns(state.jitter_ns), format_duration_ns(state.delay_ns)
-            findings.add(
-                moment.path, f"jitter of {jitter} above the delay of {delay}", "jitter up to the delay"
-            )
-        if "buffer" in now - before:
-            rate, size = format_rate_bps(state.rate_bps), format_size_bytes(state.buffer_bytes)
-            findings.add(
-                moment.path,
-                f"the buffer would be only {size} at {rate}, too small for a few packets",
-                f"at least {format_size_bytes(MIN_BUFFER_BYTES)}",
-                "raise the buffer or the rate, or use a larger scale",
-            )
-        before = now
-
-
-def _check_windows(scenario: Scenario, moments: dict[Direction, list[Moment]], findings: Findings) -> int:
-    """Refuse rates that the connections together cannot fill; returns LinkPlan.need_bytes."""
-    products = {direction: _bandwidth_delay(moments, direction) for direction in DIRECTIONS}
-    connections = scenario.transport.connections
-    for bdp_bytes, rtt_ns, moment in products.values():
-        if bdp_bytes > connections * MAX_WINDOW_BYTES:
-            rate, rtt = format_rate_bps(moment.state.rate_bps), format_duration_ns(rtt_ns)
-            window_gib = bdp_bytes / connections / 2**30
-            findings.add(
-                moment.path,
-                f"too few connections ({connections}) to fill {rate} at a round trip of {rtt}: each would "
-                f"need a TCP window of {window_gib:.2f} GiB",
-                "at most 1 GiB for each connection",
-                f"set transport.connections to {-(-bdp_bytes // MAX_WINDOW_BYTES)} or more",
-            )
-    buffers = (moment.state.buffer_bytes for direction in DIRECTIONS for moment in moments[direction])
-    return max(bdp_bytes for bdp_bytes, _, _ in products.values()) + max(buffers)
-
-
-def _bandwidth_delay(moments: dict[Direction, list[Moment]], direction: Direction) -> tuple[int, int, Moment]:
-    """The direction's largest bandwidth-delay product in bytes, its round trip, and its moment."""
-    products = []
-    for t_ns in sorted({moment.t_ns for each in DIRECTIONS for moment in moments[each]}):
-        there, back = (_at(moments[each], t_ns) for each in DIRECTIONS)
-        rtt_ns = there.state.delay_ns + back.state.delay_ns
-        moment = there if direction == DIRECTIONS[0] else back
-        products.append((moment.state.rate_bps * rtt_ns // (8 * NS_PER_S), rtt_ns, moment))
-    return max(products, key=lambda product: product[0])
-
-
-def _at(moments: list[Moment], t_ns: int) -> Moment:
-    """What holds at `t_ns`."""
-    return next(moment for moment in reversed(moments) if moment.t_ns <= t_ns)

@@ -8,9 +8,9 @@ from typing import Final
 
 from testbed.errors import ScenarioError
 from testbed.plan import BulkTransfer
-from testbed.resolve.events import check_hosts
 from testbed.resolve.findings import Findings
 from testbed.resolve.seeds import generator
+from testbed.resolve.traffic import check_hosts
 from testbed.scenario.model import BulkWorkload, LognormalWorkload, MooncakeWorkload, Scenario
 from testbed.scenario.source import KeyPath
 from testbed.units import NS_PER_S

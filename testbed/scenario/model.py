@@ -6,33 +6,29 @@ those names are checked by `resolve`. docs/writing-a-scenario.md shows each fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from annotated_types import Ge, Le, MinLen
-from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
+from pydantic import Field, Strict, model_validator
 
-from testbed.plan import Direction
 from testbed.scenario.expectations import Expectation
+from testbed.scenario.link import Link
 from testbed.scenario.quantities import (
-    BufferField,
     Count,
     CountOrZero,
     Duration,
     Number,
     PositiveDuration,
     PositiveNumber,
-    Probability,
-    Rate,
     RequestRate,
     Section,
     Size,
-    only_tag,
     refusal,
 )
+from testbed.scenario.timeline import Capture, CongestionControl, TimelineEntry
 from testbed.units import parse_duration_ns, parse_size_bytes
 
 MIN_SCALE: Final = 1e-4
-CongestionControl = Literal["cubic", "bbr", "reno"]
 
 
 class Topology(Section):
@@ -73,6 +69,8 @@ class Transport(Section):
     chunk: Annotated[Size, Ge(2**12), Le(2**30)] = parse_size_bytes("16MiB")
     layer_group: Annotated[int, Strict(), Ge(1), Le(1000)] = 1
     congestion_control: CongestionControl = "cubic"
+    window: Annotated[Size, Ge(2**16), Le(2**31 - 1)] | None = None
+    """Largest TCP window; by default what the link needs."""
 
 
 class Policy(Section):
@@ -82,155 +80,6 @@ class Policy(Section):
     threshold: CountOrZero
     interval: Annotated[PositiveDuration, Ge(10_000_000), Le(60_000_000_000)] = parse_duration_ns("250ms")
     params: dict[str, Number] = Field(default_factory=dict)
-
-
-class GilbertElliott(Section):
-    """Burst loss of two states. Per packet: good to bad `p`, bad to good `r`, lost in bad and in good."""
-
-    model: Literal["gilbert_elliott"]
-    p: Probability
-    r: Probability
-    bad: Probability = 1.0
-    good: Probability = 0.0
-
-    @field_validator("r")
-    @classmethod
-    def _ends(cls, r: float) -> float:
-        if r == 0:
-            raise refusal("r is 0: the bad state would never end", "a ratio above 0")
-        return r
-
-
-def _loss_form(value: Any) -> str:
-    return "gilbert_elliott" if isinstance(value, dict | GilbertElliott) else "ratio"
-
-
-Loss: TypeAlias = Annotated[
-    Annotated[Probability, Tag("ratio")] | Annotated[GilbertElliott, Tag("gilbert_elliott")],
-    Discriminator(_loss_form),
-]
-
-
-class LinkDirection(Section):
-    """One direction of the WAN at the start."""
-
-    rate: Rate
-    buffer: BufferField
-    delay: Duration
-    jitter: Duration = 0
-    loss: Loss = 0.0
-
-
-class LinkPatch(Section):
-    """Changes to a direction; what is not named stays as it is."""
-
-    rate: Rate | None = None
-    buffer: BufferField | None = None
-    delay: Duration | None = None
-    jitter: Duration | None = None
-    loss: Loss | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _says_something(cls, data: Any) -> Any:
-        if data == {}:
-            raise refusal("an empty mapping", f"at least one of {', '.join(cls.model_fields)}")
-        return data
-
-    def changes(self) -> dict[str, Any]:
-        """The fields that were named, by name."""
-        return {
-            name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set
-        }
-
-
-class Link(Section):
-    """Both directions and what they share. `mtu` is in bytes."""
-
-    mtu: Annotated[int, Strict(), Ge(1280), Le(9000)] = 9000
-    a_to_b: LinkDirection
-    b_to_a: LinkDirection
-
-
-class Entry(Section):
-    """What every timeline entry has: a moment, and a name that expectations can refer to."""
-
-    at: Duration
-    event: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")] | None = None
-
-
-class LinkEntry(Entry):
-    """An entry that acts on the WAN."""
-
-    link: Direction | Literal["both"]
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """The directions the entry acts on."""
-        return ("a_to_b", "b_to_a") if self.link == "both" else (self.link,)
-
-
-class SetEntry(LinkEntry):
-    """A step: from `at` on, the link has these values."""
-
-    set: LinkPatch
-
-
-class RampEntry(LinkEntry):
-    """A ramp: the values move linearly from those at `at`, and arrive after `over`, in `steps` steps."""
-
-    ramp: LinkPatch
-    over: PositiveDuration
-    steps: Annotated[int, Strict(), Ge(1), Le(10_000)] | None = None
-
-
-class PartitionEntry(LinkEntry):
-    """An outage: nothing passes from `at` on, for a while or to the end."""
-
-    partition: Literal[True]
-    lasting: PositiveDuration | None = Field(None, alias="for")
-
-
-class Background(Section):
-    """Other tenants' bursts over real TCP: `burst` bytes over `flows` connections, again and again."""
-
-    source: str = Field(alias="from")
-    sink: str = Field(alias="to")
-    flows: Annotated[int, Strict(), Ge(1), Le(256)] = 1
-    burst: Size
-    every: PositiveDuration | None = None
-    until: Duration | None = None
-    congestion_control: CongestionControl = "cubic"
-
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Background:
-        if (self.every is None) != (self.until is None):
-            raise refusal("one of every and until without the other", "both (repeated bursts) or none (one)")
-        return self
-
-
-class BackgroundEntry(Entry):
-    """Bursts of other tenants that begin at `at`."""
-
-    background: Background
-
-
-def _entry_form(value: Any) -> str | None:
-    return only_tag(value, ("set", "ramp", "partition", "background"))
-
-
-TimelineEntry: TypeAlias = Annotated[
-    Annotated[SetEntry, Tag("<set>")]
-    | Annotated[RampEntry, Tag("<ramp>")]
-    | Annotated[PartitionEntry, Tag("<partition>")]
-    | Annotated[BackgroundEntry, Tag("<background>")],
-    Discriminator(
-        _entry_form,
-        custom_error_type="refused",
-        custom_error_message="a timeline entry of no known kind",
-        custom_error_context={"allowed": "exactly one of the keys set, ramp, partition, background"},
-    ),
-]
 
 
 class LognormalWorkload(Section):
@@ -309,4 +158,5 @@ class Scenario(Section):
     link: Link
     workload: Workload
     timeline: tuple[TimelineEntry, ...] = ()
+    capture: tuple[Capture, ...] = ()
     expect: tuple[Expectation, ...] = ()

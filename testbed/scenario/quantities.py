@@ -41,6 +41,11 @@ class Section(BaseModel):
         """Note which section each mapping was read as, for "did you mean" (the context is `load`'s)."""
         if info.context is not None:
             info.context[id(data)] = cls
+        return cls.filled(data)
+
+    @classmethod
+    def filled(cls, data: Any) -> Any:
+        """The data with what the section itself adds to it before anything is checked."""
         return data
 
     @classmethod
@@ -86,7 +91,9 @@ class Buffer:
         return round(self.fixed_bytes * scale)
 
 
-def _parsed(parse: Callable[[object], Any]) -> BeforeValidator:
+def parsed(parse: Callable[[object], Any]) -> BeforeValidator:
+    """A field read by `parse`, whose UnitError becomes a refusal."""
+
     def validate(value: object) -> Any:
         try:
             return parse(value)
@@ -123,21 +130,32 @@ def _parse_buffer(value: object) -> Buffer:
     return buffer
 
 
-def _parse_probability(value: object) -> float:
+def parse_probability(value: object) -> float:
+    """A ratio that is 0 or at least netem's step; raises UnitError."""
     ratio = units.parse_ratio(value)
     if 0 < ratio < NETEM_LOSS_STEP:
         raise units.UnitError(f"{value} is below netem's step of {NETEM_LOSS_STEP:.1e}", units.RATIO_ALLOWED)
     return ratio
 
 
-Rate = Annotated[int, _parsed(_positive(units.parse_rate_bps))]
-Duration = Annotated[int, _parsed(units.parse_duration_ns)]
-PositiveDuration = Annotated[int, _parsed(_positive(units.parse_duration_ns))]
-Size = Annotated[int, _parsed(_positive(units.parse_size_bytes))]
-RequestRate = Annotated[float, _parsed(units.parse_request_rate_per_s)]
-Probability = Annotated[float, _parsed(_parse_probability)]
-BufferField = Annotated[Buffer, _parsed(_parse_buffer)]
+def _removed(value: Any) -> Any:
+    if value is None:
+        raise refusal("nothing stands here", "a value, or none")
+    return None if value == "none" else value
+
+
+removable = BeforeValidator(_removed)
+"""For a limit that can be taken away: the text `none` is None."""
+
+Rate = Annotated[int, parsed(_positive(units.parse_rate_bps))]
+Duration = Annotated[int, parsed(units.parse_duration_ns)]
+PositiveDuration = Annotated[int, parsed(_positive(units.parse_duration_ns))]
+Size = Annotated[int, parsed(_positive(units.parse_size_bytes))]
+RequestRate = Annotated[float, parsed(units.parse_request_rate_per_s)]
+Probability = Annotated[float, parsed(parse_probability)]
+BufferField = Annotated[Buffer, parsed(_parse_buffer)]
 Count = Annotated[int, Strict(), Ge(1), Le(10**9)]
 CountOrZero = Annotated[int, Strict(), Ge(0), Le(10**9)]
 Number = Annotated[float, Strict(), AllowInfNan(False)]
 PositiveNumber = Annotated[float, Strict(), AllowInfNan(False), Gt(0)]
+NonNegativeNumber = Annotated[float, Strict(), AllowInfNan(False), Ge(0)]

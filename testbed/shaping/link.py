@@ -1,136 +1,165 @@
-"""One direction of the WAN: a rate stage and a delay stage, written in full and read back.
+"""One direction of the WAN, written into the kernel in full and read back.
 
-Rate stage, on the edge router's WAN interface: HTB with one class and a byte-limited FIFO under it,
-which is the link's buffer. Delay stage, on the WAN node's far interface: netem with delay, jitter and
-loss. Never on an end host, where TCP would see its own qdisc push back.
+    sw-a ──feed──> edge-a ──rate stage──> wan ──delay stage──> edge-b
+
+Feed, the LAN switch's port towards the edge router: a cap for each flow, super-packets cut for a queue that
+looks at packets one by one. Rate stage, on the edge router's WAN interface: HTB with one class, the link's
+buffer under it, super-packets cut for the delay stage. Delay stage, on the WAN node's far interface: packets
+that are too large are sent back (its routes) or vanish, every n-th vanishes (a filter), and netem does the
+rest. Never on an end host, where TCP would see its own qdisc push back.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
-from concurrent.futures import Executor
-from typing import Any
-
-from pyroute2 import IPRoute
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from testbed.errors import Problem, ShapingError
-from testbed.plan import Direction, LinkState, Loss
-from testbed.shaping import attributes, segmentation
-from testbed.shaping.attributes import OPTIONS, U32_MAX, probability
+from testbed.plan import Direction, LinkState
+from testbed.shaping import limits, netlink
+from testbed.shaping.cut import Cut
+from testbed.shaping.delay import NETEM, DelayStage, flight_limit, loss_ratio
+from testbed.shaping.drops import CLSACT, Drops
+from testbed.shaping.flow_cap import FQ, FlowCap
+from testbed.shaping.netlink import Device
+from testbed.shaping.path_mtu import PathMtu
+from testbed.shaping.queues import BUFFER, CLASS
+from testbed.shaping.rate import HTB, RateStage, bucket_bytes
+from testbed.shaping.segmentation import cut_before_delay_stage, cut_before_rate_stage
 
-HTB, CLASS, BUFFER, NETEM = 0x10000, 0x10001, 0x20000, 0x10000
-ORDERING_BPS = 10**13
-"""netem keeps packets in order only when it has a rate: one so high that it adds 7 ns to a jumbo frame."""
-SMALLEST_FRAME_BYTES = 64
+__all__ = [
+    "BUFFER",
+    "CLASS",
+    "CLSACT",
+    "FQ",
+    "HTB",
+    "NETEM",
+    "SUPER_PACKET_BYTES",
+    "WanDirection",
+    "bucket_bytes",
+    "flight_limit",
+    "loss_ratio",
+    "super_packet_bytes",
+]
+
 SUPER_PACKETS_PER_BUFFER = 16
 SUPER_PACKET_BYTES = 184_000
 """Largest super-packet: 45 fragments of a page, which our kernel allows (CONFIG_MAX_SKB_FRAGS)."""
 
+Place = tuple[str, str]
+"""A node and one of its interfaces."""
+
+
+class Part(Protocol):
+    """One piece of the kernel's configuration."""
+
+    written: dict[str, Any]
+    """What the kernel must report."""
+
+    def apply(self, state: LinkState) -> bool:
+        """Write what the state asks for, in full, if that differs from what is there; says whether it did."""
+
+    def read(self) -> dict[str, Any]:
+        """What the kernel reports."""
+
 
 class WanDirection:
-    """A direction of the WAN, from its edge router through the WAN node."""
+    """A direction of the WAN, from the switch in front of its edge router through the WAN node."""
 
     def __init__(
         self,
         direction: Direction,
-        rate_stage: tuple[IPRoute, str, str],
-        delay_stage: tuple[IPRoute, str],
-        netlink_thread: Executor,
+        rate_stage: Place,
+        delay_stage: Place,
+        feed: Place,
         *,
         largest_packet_bytes: int,
+        mtu_bytes: int,
+        hosts: Sequence[str],
+        delay_tables: Mapping[str, bytes],
+        offload: Literal["auto", "on", "off"] = "auto",
     ) -> None:
-        """`rate_stage`: netlink socket, interface, namespace; `delay_stage`: netlink socket, interface.
+        """`largest_packet_bytes`: of the super-packets that come along where none are cut.
 
-        `largest_packet_bytes`: of the super-packets that come along; sizes the rate stage's bucket.
-        `netlink_thread`: the thread that opened the netlink sockets; pyroute2 ties both its event loop and
-        its sockets to a thread.
+        `hosts`: the nodes whose connections may cross it. `delay_tables`: the distributions that states may
+        name (shaping/distributions.py).
         """
-        attributes.install()
+        rate, delay, fed = Device(*rate_stage), Device(*delay_stage), Device(*feed)
+
+        def cut(state: LinkState) -> bool:
+            return cut_before_rate_stage(state, offload)
+
+        def largest_bytes(state: LinkState) -> int:
+            return mtu_bytes + netlink.ETHERNET_BYTES if cut(state) else largest_packet_bytes
+
         self.direction = direction
-        self._rate, self._rate_device, self._rate_namespace = rate_stage
-        self._delay, delay_device = delay_stage
-        self._thread = netlink_thread
-        self._largest_bytes = largest_packet_bytes
-        self._rate_index = self._rate.link_lookup(ifname=self._rate_device)[0]
-        self._delay_index = self._delay.link_lookup(ifname=delay_device)[0]
+        self._rate = RateStage(rate, largest_bytes, mtu_bytes)
+        self._delay = DelayStage(delay, delay_tables)
+        # what must be there before the packets that need it comes first
+        self._parts: dict[str, Part] = {
+            "feed": Cut(fed, cut),
+            "rate stage": Cut(rate, lambda state: cut_before_delay_stage(state, offload)),
+            "flow_cap": FlowCap(fed, mtu_bytes),
+            "rate": self._rate,
+            "drops": Drops(delay),
+            "mtu": PathMtu(delay, hosts),
+            "delay": self._delay,
+        }
         self.state: LinkState | None = None
         self.read_back: dict[str, int] = {}
+        """Of the last state: rate_bps, buffer_bytes, delay_ns, jitter_ns, limit_packets."""
 
     async def set(self, state: LinkState, seed: int) -> None:
-        """Write the full state into the kernel, then read it back.
+        """Write the state into the kernel and read it back; `seed` feeds the dice of the delay stage.
 
-        Raises ShapingError, listing every field that is not as it was written. Packets already in the
-        delay stage keep the schedule they were given; a new rate holds from the next packet on.
+        Each part is written in full, but only if it differs from what it was: a step of the rate leaves loss
+        and jitter, their dice too, alone. The first state writes everything. Raises ShapingError, listing
+        every field that is not as it was written, or what the kernel cannot have.
+
+        A new rate holds from the next packet on, a new delay for packets that arrive from now on (see
+        shaping/delay.py). A queue of another kind and a new token bucket lose what waits in the buffer.
         """
-        loop = asyncio.get_running_loop()
-        self.read_back = await loop.run_in_executor(self._thread, self._write, state, seed)
+        problems = limits.problems(state, f"link {self.direction}")
+        if problems:
+            raise ShapingError(*problems)
+        self._delay.seed = seed
+        written = [name for name, part in self._parts.items() if part.apply(state)]
+        problems = self._differences(self._parts if self.state is None else written)
+        if problems:
+            raise ShapingError(*problems)
         self.state = state
-
-    def _write(self, state: LinkState, seed: int) -> dict[str, int]:
-        first = self.state is None
-        cut = state.loss is not None and segmentation.loses_super_packets_whole()
-        segmentation.segment_on_transmit(self._rate_namespace, self._rate_device, wanted=cut)
-        if first:
-            self._rate.tc("add", "htb", index=self._rate_index, handle=HTB, default=1)
-        self._rate.tc(
-            "add-class" if first else "change-class",
-            "htb",
-            index=self._rate_index,
-            handle=CLASS,
-            parent=HTB,
-            rate=state.rate_bps // 8,
-            burst=bucket_bytes(state.rate_bps, self._largest_bytes),
-            cburst=bucket_bytes(state.rate_bps, self._largest_bytes),
-            quantum=4 * self._largest_bytes,
-            mtu=self._largest_bytes,
-        )
-        verb = "add" if first else "change"
-        self._rate.tc(
-            verb,
-            "bfifo",
-            index=self._rate_index,
-            handle=BUFFER,
-            parent=CLASS,
-            **{OPTIONS: {"limit": state.buffer_bytes}},
-        )
-        wanted = netem_options(state, seed)
-        self._delay.tc(verb, "netem", index=self._delay_index, handle=NETEM, **{OPTIONS: wanted})
-        return self._verify(state, wanted)
-
-    def _verify(self, state: LinkState, netem: dict[str, Any]) -> dict[str, int]:
-        """What the kernel says it has, in bits per second, bytes, ns and packets."""
-        classes = self._rate.get_classes(index=self._rate_index)
-        parameters = classes[0].get_nested("TCA_OPTIONS", "TCA_HTB_PARMS")
-        rate64 = classes[0].get_nested("TCA_OPTIONS", "TCA_HTB_RATE64")
-        buffer = self._qdisc(self._rate, self._rate_index, BUFFER).get_attr("TCA_OPTIONS")
-        found = {"rate": rate64 or parameters["rate"], "buffer": buffer["limit"]}
-        wanted = {"rate": state.rate_bps // 8, "buffer": state.buffer_bytes}
-        options = self._qdisc(self._delay, self._delay_index, NETEM).get_attr("TCA_OPTIONS")
-        found |= _flat(options)
-        wanted |= _expected_netem(netem)
-        wrong = [
-            Problem(
-                f"link {self.direction}: {name}",
-                f"kernel says {found.get(name)!r}",
-                f"{value!r}, as it was set",
-            )
-            for name, value in sorted(wanted.items())
-            if found.get(name) != value
-        ]
-        if wrong:
-            raise ShapingError(*wrong)
-        return {
-            "rate_bps": found["rate"] * 8,
-            "buffer_bytes": found["buffer"],
-            "delay_ns": found["TCA_NETEM_LATENCY64"],
-            "jitter_ns": found["TCA_NETEM_JITTER64"],
-            "limit_packets": found["limit"],
+        self.read_back = {
+            "rate_bps": self._rate.written["rate"] * 8,
+            "buffer_bytes": self._rate.written.get("buffer", state.buffer_bytes),
+            "delay_ns": self._delay.written["delay"],
+            "jitter_ns": self._delay.written["jitter"],
+            "limit_packets": self._delay.written["limit"],
         }
 
-    @staticmethod
-    def _qdisc(netlink: IPRoute, index: int, handle: int) -> Any:
-        return next(q for q in netlink.get_qdiscs(index=index) if q["handle"] == handle)
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """All that was read back for the present state, by part."""
+        return {name: part.written for name, part in self._parts.items()}
+
+    def verify(self) -> list[Problem]:
+        """Read everything again: whatever is not as it was last set."""
+        return self._differences(self._parts)
+
+    def _differences(self, names: Iterable[str]) -> list[Problem]:
+        problems = []
+        for name in names:
+            part = self._parts[name]
+            found = part.read()
+            problems += [
+                Problem(
+                    f"link {self.direction}: {name}: {field}",
+                    f"kernel says {found.get(field)!r}",
+                    f"{value!r}, as it was set",
+                )
+                for field, value in part.written.items()
+                if found.get(field) != value
+            ]
+        return problems
 
 
 def super_packet_bytes(states: Iterable[LinkState], mtu_bytes: int) -> int:
@@ -140,90 +169,3 @@ def super_packet_bytes(states: Iterable[LinkState], mtu_bytes: int) -> int:
     """
     smallest = min(state.buffer_bytes for state in states)
     return min(max(smallest // SUPER_PACKETS_PER_BUFFER, 2 * mtu_bytes), SUPER_PACKET_BYTES)
-
-
-def flight_limit(state: LinkState) -> int:
-    """The limit of netem, in packets: twice what is in flight at full rate in smallest frames, and more."""
-    flight_bytes = state.rate_bps * (state.delay_ns + state.jitter_ns) // 8 // 10**9
-    return min(2 * flight_bytes // SMALLEST_FRAME_BYTES + 10_000, U32_MAX)
-
-
-def loss_ratio(state: LinkState) -> float:
-    """Share of packets that the state's loss process takes in the long run (1.0 when partitioned)."""
-    if state.partitioned:
-        return 1.0
-    loss = state.loss
-    if loss is None:
-        return 0.0
-    if loss.model == "random":
-        return loss.ratio
-    bad = loss.p / (loss.p + loss.r)
-    return bad * loss.loss_bad + (1 - bad) * loss.loss_good
-
-
-def netem_options(state: LinkState, seed: int) -> dict[str, Any]:
-    """The delay stage's full state as netlink values (ns, bytes per second, 32-bit fractions)."""
-    ratio = 1.0 if state.partitioned else 0.0
-    attrs: list[tuple[str, Any]] = [
-        ("TCA_NETEM_LATENCY64", state.delay_ns),
-        ("TCA_NETEM_JITTER64", state.jitter_ns),
-        ("TCA_NETEM_PRNG_SEED", seed),
-    ]
-    loss = state.loss
-    if not state.partitioned and loss is not None:
-        if loss.model == "random":
-            ratio = loss.ratio
-        else:
-            attrs.append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", _gilbert_elliott(loss))]}))
-    ordering = ORDERING_BPS // 8 if state.jitter_ns else 0
-    rate = {"packet_overhead": 0, "cell_size": 0, "cell_overhead": 0}
-    attrs.append(("TCA_NETEM_RATE", {"rate": min(ordering, U32_MAX), **rate}))
-    if ordering:
-        attrs.append(("TCA_NETEM_RATE64", ordering))
-    return {
-        "latency": 0,  # LATENCY64 and JITTER64 override these two
-        "jitter": 0,
-        "limit": flight_limit(state),
-        "loss": probability(ratio),
-        "gap": 0,
-        "duplicate": 0,
-        "attrs": attrs,
-    }
-
-
-def _gilbert_elliott(loss: Loss) -> dict[str, int]:
-    return {
-        "p": probability(loss.p),
-        "r": probability(loss.r),
-        "h": probability(1 - loss.loss_bad),
-        "k1": probability(loss.loss_good),
-    }
-
-
-def bucket_bytes(rate_bps: int, largest_packet_bytes: int) -> int:
-    """HTB's bucket: two super-packets, or 20 us of the rate so that timer steps do not cap it."""
-    return max(2 * largest_packet_bytes, rate_bps // 8 * 20 // 10**6)
-
-
-def _expected_netem(options: dict[str, Any]) -> dict[str, Any]:
-    """What netem reports of `options`: it leaves RATE64 out when the rate fits 32 bits."""
-    flat = _flat_attrs(options["attrs"])
-    return {"limit": options["limit"], "loss": options["loss"], "gap": 0, "duplicate": 0} | flat
-
-
-def _flat(options: Any) -> dict[str, Any]:
-    names = ("limit", "loss", "gap", "duplicate")
-    return {name: options[name] for name in names} | _flat_attrs(options["attrs"])
-
-
-def _flat_attrs(attrs: Any) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in ((cell[0], cell[1]) for cell in attrs):
-        if name == "TCA_NETEM_LOSS":
-            model = value["attrs"][0]
-            flat["loss_model"] = {key: model[1][key] for key in ("p", "r", "h", "k1")}
-        elif name == "TCA_NETEM_RATE":
-            flat["ordering_rate"] = value["rate"]
-        else:
-            flat[name] = value
-    return flat

@@ -1,26 +1,18 @@
-"""Cut super-packets on a device's way out, where netem would lose them whole.
+"""Which states need single packets, and where.
 
 A veth hands super-packets of many packets from namespace to namespace, which makes 100 Gbps cheap. Our own
-kernel's netem throws the dice for each packet of them (recipe/loss-per-packet.patch); a stock kernel's loses
-all or nothing. With TCP segmentation offload off, a kernel cuts them after the device's qdisc, and the next
-hop's netem sees single packets. ioctl numbers: include/uapi/linux/ethtool.h.
+kernel's netem throws the dice of loss for each packet of them (recipe/loss-per-packet.patch). A stock
+kernel's loses all or nothing, and whatever else netem does, every kernel's does to all or nothing.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
-import socket
-import struct
 
-from testbed import namespaces
-from testbed.errors import Problem, ShapingError
+from testbed.plan import LinkState
 
 OUR_KERNEL = "-testbed"
 """CONFIG_LOCALVERSION of our recipe."""
-_SIOCETHTOOL = 0x8946
-_GET_TSO, _SET_TSO = 0x1E, 0x1F
 
 
 def loses_super_packets_whole() -> bool:
@@ -28,21 +20,20 @@ def loses_super_packets_whole() -> bool:
     return OUR_KERNEL not in os.uname().release
 
 
-def segment_on_transmit(namespace: str, device: str, *, wanted: bool) -> None:
-    """Cut super-packets that leave `device` in `namespace`, or let them pass; reads back.
-
-    Raises ShapingError when the device did not take it.
-    """
-    with namespaces.entered(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        _ethtool(control, device, _SET_TSO, int(not wanted))
-        offload = _ethtool(control, device, _GET_TSO, 0)
-    if bool(offload) == wanted:
-        raise ShapingError(Problem(f"{device}: TCP segmentation offload", f"kernel says {offload}"))
+def cut_before_rate_stage(state: LinkState, offload: str) -> bool:
+    """Whether the rate stage must see single packets: when its queue decides about packets one by one."""
+    return offload == "off" or (offload == "auto" and state.queue.kind != "tail_drop")
 
 
-def _ethtool(control: socket.socket, device: str, command: int, value: int) -> int:
-    """One `struct ethtool_value` call; returns the value as the kernel left it."""
-    argument = ctypes.create_string_buffer(struct.pack("II", command, value))
-    request = struct.pack("16sP", device.encode(), ctypes.addressof(argument))
-    fcntl.ioctl(control, _SIOCETHTOOL, request)
-    return int(struct.unpack("II", argument.raw[:8])[1])
+def cut_before_delay_stage(state: LinkState, offload: str) -> bool:
+    """Whether the delay stage must see single packets: when something happens there to one at a time."""
+    if offload != "auto":
+        return offload == "off"
+    loss = state.loss
+    periodic = loss is not None and loss.model == "periodic"
+    return (
+        bool(state.reorder or state.duplicate or state.corrupt or state.slot)
+        or periodic
+        or state.black_hole_bytes is not None
+        or (loss is not None and loses_super_packets_whole())
+    )

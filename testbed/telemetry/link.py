@@ -17,6 +17,9 @@ class Counters:
     backlog_bytes: int
     drops: int
     lost_packets: int
+    """By the delay stage, whatever the reason was, unless the kernel tells drops by its limit apart."""
+    limit_drops: int
+    """By the delay stage because it was full; always 0 on a kernel that does not tell."""
     flight_packets: int
 
 
@@ -35,6 +38,7 @@ class LinkCounters:
             tx_packets=rate.tx_packets,
             backlog_bytes=rate.backlog_bytes,
             drops=rate.drops,
-            lost_packets=delay.drops,
+            lost_packets=delay.drops - delay.overlimits,
+            limit_drops=delay.overlimits,
             flight_packets=delay.queue_packets,
         )

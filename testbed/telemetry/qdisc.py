@@ -10,12 +10,15 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from testbed import namespaces
 
 _GET_QDISC, _ERROR = 38, 2
 _REQUEST = 0x9  # NLM_F_REQUEST, and NLM_F_ECHO: without it the kernel answers only to a multicast group
-_STATS2, _BASIC, _QUEUE = 7, 1, 3
+_KIND, _STATS2, _BASIC, _QUEUE, _APP = 1, 7, 1, 3, 4
+_MARKED_AT = {b"red": 12, b"codel": 24, b"fq_codel": 12}
+"""Where tc_red_xstats, tc_codel_xstats and, behind its type, tc_fq_codel_qd_stats count marks."""
 _HEADER_BYTES, _TCMSG_BYTES, _ATTRIBUTE_BYTES = 16, 20, 4
 _RECEIVE_BYTES = 8_192
 ANSWER_TIMEOUT_S = 5
@@ -23,13 +26,16 @@ ANSWER_TIMEOUT_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """`tx_*` and `drops` are cumulative; `queue_packets` counts super-packets as one."""
+    """`tx_*`, `drops` and `overlimits` are cumulative; `queue_packets` counts super-packets as one."""
 
     tx_bytes: int
     tx_packets: int
     queue_packets: int
     backlog_bytes: int
     drops: int
+    overlimits: int
+    marked: int
+    """ECN marks of codel, fq_codel and red since it was made; 0 of any other."""
 
 
 class QdiscStats:
@@ -46,6 +52,12 @@ class QdiscStats:
         header = struct.pack("=IHHII", size, _GET_QDISC, _REQUEST, 0, 0)
         self._request = header + struct.pack("=B3xiIII", 0, index, handle, 0, 0)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
     def read(self) -> Stats:
         """One request, one answer; OSError when the qdisc is gone."""
         self._socket.send(self._request)
@@ -57,8 +69,12 @@ class QdiscStats:
         start, end = attributes[_STATS2]
         stats = dict(_attributes(data, start, end))
         tx_bytes, tx_packets = struct.unpack_from("=QI", data, stats[_BASIC][0])
-        queue_packets, backlog_bytes, drops = struct.unpack_from("=III", data, stats[_QUEUE][0])
-        return Stats(tx_bytes, tx_packets, queue_packets, backlog_bytes, drops)
+        queue_packets, backlog_bytes, drops, _, overlimits = struct.unpack_from("=5I", data, stats[_QUEUE][0])
+        kind = data[slice(*attributes[_KIND])].rstrip(b"\0")
+        marked = 0
+        if kind in _MARKED_AT and _APP in stats:
+            (marked,) = struct.unpack_from("=I", data, stats[_APP][0] + _MARKED_AT[kind])
+        return Stats(tx_bytes, tx_packets, queue_packets, backlog_bytes, drops, overlimits, marked)
 
 
 def _attributes(data: bytes, at: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:

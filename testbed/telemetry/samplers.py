@@ -8,14 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agents.config import CONTROL_PORT, HTTP_PORT, KV_PORT
 from testbed.journal import Journal
-from testbed.plan import Direction
-from testbed.shaping.link import WanDirection, bucket_bytes, flight_limit, loss_ratio
-from testbed.telemetry.link import LinkCounters
+from testbed.plan import Direction, LinkState
+from testbed.shaping.link import WanDirection, bucket_bytes, loss_ratio
+from testbed.telemetry.link import Counters, LinkCounters
 from testbed.telemetry.tcp import TcpDump
 
 TCP_INTERVAL_NS = 1_000_000_000
 RATE_SLACK = 1.02
 """A sample and its clock reading are not one: in real time, some may leave in between."""
+SHORTEST_QUEUE_S, BUSY_SHARE = 0.004, 0.75
+"""How long a queue must last to be looked at again, and after which part of that time; timers come up to 1 ms
+late."""
 _CONTROL_PORTS = {CONTROL_PORT, HTTP_PORT}
 
 
@@ -36,20 +39,28 @@ def link_sampler(
     *,
     largest_packet_bytes: int,
 ) -> Callable[[], None]:
-    """Counters and queues of both directions.
+    """Counters and queues of both directions, and what left a rate stage that was surely busy.
 
-    Not to be trusted: a delay stage filled to its limit, and a rate stage from which more went than its
-    rate and its bucket (twice over, for its two ends) allow since the last sample.
+    Where a queue stands that lasts a while, the sampler looks again before it can have run dry; that pair
+    stands in the next line. Not to be trusted: a rate stage from which more went than its rate and its
+    bucket (twice over, for its two ends) allow since the last sample.
     """
     before: dict[str, tuple[int, int, int]] = {}
+    busy: dict[str, tuple[int, int]] = {}
+
+    def look_again(name: Direction, since_ns: int, then: Counters, state: LinkState) -> None:
+        now, span_ns = counters_of[name].read(), time.monotonic_ns() - since_ns
+        in_time = then.backlog_bytes * 8e9 / directions[name].read_back["rate_bps"] >= span_ns
+        # A full tail-drop queue refuses newcomers; the others throw out what waited, and may have run dry.
+        kept = state.queue.kind == "tail_drop" or now.drops == then.drops
+        if in_time and kept and directions[name].state is state:
+            busy[name] = (span_ns, now.tx_bytes - then.tx_bytes)
 
     def sample() -> None:
         for name, direction in directions.items():
             state = direction.state
             assert state is not None
             counters = counters_of[name].read()
-            if counters.flight_packets >= flight_limit(state):
-                distrust(f"link {name}: the delay stage was full and dropped packets of its own accord")
             now_ns, rate_bps = time.monotonic_ns(), direction.read_back["rate_bps"]
             then_ns, then_bytes, then_bps = before.get(name, (now_ns, counters.tx_bytes, rate_bps))
             before[name] = (now_ns, counters.tx_bytes, rate_bps)
@@ -57,6 +68,12 @@ def link_sampler(
             bucket = bucket_bytes(max(rate_bps, then_bps), largest_packet_bytes)
             if counters.tx_bytes - then_bytes > allowed + 2 * bucket:
                 distrust(f"link {name}: more left the rate stage than its rate allows")
+            lasts_s = counters.backlog_bytes * 8 / rate_bps
+            if lasts_s >= SHORTEST_QUEUE_S:
+                asyncio.get_running_loop().call_later(
+                    lasts_s * BUSY_SHARE, look_again, name, now_ns, counters, state
+                )
+            busy_ns, busy_bytes = busy.pop(name, (None, None))
             journal.note(
                 "link",
                 now_ns,
@@ -70,10 +87,39 @@ def link_sampler(
                 drops=counters.drops,
                 backlog_bytes=counters.backlog_bytes,
                 lost_packets=counters.lost_packets,
+                limit_drops=counters.limit_drops,
                 flight_packets=counters.flight_packets,
+                busy_ns=busy_ns,
+                busy_bytes=busy_bytes,
             )
 
     return sample
+
+
+class SettingsReader:
+    """Reads everything that shapes the link again, and remembers what was not as the bench had set it."""
+
+    def __init__(self, directions: Mapping[Direction, WanDirection], journal: Journal) -> None:
+        self._directions, self._journal = directions, journal
+        self._readings = 0
+        self._differences: dict[Direction, list[str]] = {name: [] for name in directions}
+
+    def read(self) -> None:
+        """All settings of both directions, now."""
+        self._readings += 1
+        for name, direction in self._directions.items():
+            for problem in direction.verify():
+                said = f"{problem.where}: {problem.found} where {problem.allowed}"
+                if said not in self._differences[name]:
+                    self._differences[name].append(said)
+
+    def note(self) -> None:
+        """What all readings have shown."""
+        now_ns = time.monotonic_ns()
+        for name, differences in self._differences.items():
+            self._journal.note(
+                "settings", now_ns, direction=name, readings=self._readings, differences=differences
+            )
 
 
 def tcp_sampler(hosts: Sequence[str], journal: Journal) -> Callable[[], None]:

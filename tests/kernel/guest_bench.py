@@ -8,10 +8,11 @@ import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 from testbed import namespaces, traffic
 from testbed.plan import DIRECTIONS, Direction, LinkState
+from testbed.shaping import distributions
 from testbed.shaping.link import SUPER_PACKET_BYTES, WanDirection
 from testbed.telemetry.link import Counters, LinkCounters
 from testbed.topology import Network
@@ -42,25 +43,37 @@ async def until(condition: Callable[[], bool]) -> None:
 class Bench:
     """Two datacenters with a tenant each, as `inside` builds them."""
 
-    def __init__(self, mtu_bytes: int) -> None:
+    def __init__(
+        self,
+        mtu_bytes: int,
+        prefill_hosts: int = 1,
+        *,
+        offload: Literal["auto", "on", "off"] = "auto",
+        ecn: bool = False,
+    ) -> None:
+        self.mtu_bytes, self.offload = mtu_bytes, offload
         self._thread = ThreadPoolExecutor(1)
-        hosts = {"prefill_hosts": 1, "pd_hosts": 1}
+        hosts = {"prefill_hosts": prefill_hosts, "pd_hosts": 1}
         self.network = self._thread.submit(
-            Network, "two_dc", hosts, mtu_bytes=mtu_bytes, window_bytes=WINDOW_BYTES
+            Network, "two_dc", hosts, mtu_bytes=mtu_bytes, window_bytes=WINDOW_BYTES, ecn=ecn
         ).result()
-        self.directions = {name: self._thread.submit(self._direction, name).result() for name in DIRECTIONS}
+        self.directions = {name: self._direction(name) for name in DIRECTIONS}
         wan = TOPOLOGIES["two_dc"].wan
         self.counters = {name: LinkCounters(*wan[name]) for name in DIRECTIONS}
         self.address = self.network.address("tenant-b")
 
     def _direction(self, name: Direction) -> WanDirection:
-        (rate_node, rate_device), (delay_node, delay_device) = TOPOLOGIES["two_dc"].wan[name]
+        rate_stage, delay_stage = TOPOLOGIES["two_dc"].wan[name]
         return WanDirection(
             name,
-            (self.network.netlink(rate_node), rate_device, rate_node),
-            (self.network.netlink(delay_node), delay_device),
-            self._thread,
+            rate_stage,
+            delay_stage,
+            TOPOLOGIES["two_dc"].feed[name],
             largest_packet_bytes=SUPER_PACKET_BYTES,
+            mtu_bytes=self.mtu_bytes,
+            hosts=self.network.hosts,
+            delay_tables={curve: distributions.table(curve) for curve in distributions.CURVES},
+            offload=self.offload,
         )
 
     async def dump(self, node: str, device: str) -> list[dict[str, Any]]:

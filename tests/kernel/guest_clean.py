@@ -7,9 +7,11 @@ import ctypes
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
+from unittest import mock
 
 from guest_bench import MS, Bench, Results, link, sampled
 
@@ -18,6 +20,7 @@ from testbed import namespaces
 from testbed.errors import ShapingError
 from testbed.plan import Loss
 from testbed.shaping.link import BUFFER, HTB, NETEM
+from testbed.shaping.netlink import Device
 from testbed.telemetry.qdisc import QdiscStats
 from testbed.telemetry.tcp import TcpDump
 
@@ -131,70 +134,65 @@ async def parsers(bench: Bench) -> Results:
     return found
 
 
-class Meddler:
-    """A netlink socket that lets one value go wrong on its way to the kernel."""
-
-    def __init__(self, netlink: Any, kind: str, meddle: Callable[[dict[str, Any]], None]) -> None:
-        self._netlink, self._kind, self._meddle = netlink, kind, meddle
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._netlink, name)
-
-    def tc(self, verb: str, kind: str, **arguments: Any) -> Any:
-        if kind == self._kind:
-            self._meddle(arguments)
-        return self._netlink.tc(verb, kind, **arguments)
+Options = dict[str, Any]
 
 
-def _attribute(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Replace one netem attribute."""
+@contextmanager
+def meddled(device: Device, kind: str, meddle: Callable[[Options], Options]) -> Iterator[None]:
+    """Let one value go wrong on its way to the kernel."""
+    send = device.tc
 
-    def meddle(arguments: dict[str, Any]) -> None:
-        options = dict(arguments["option_values"])
-        options["attrs"] = [(key, value if key == name else old) for key, old in options["attrs"]]
-        arguments["option_values"] = options
+    def tc(message: int, discipline: str, options: Any = None, flags: int = 0, **fields: int) -> None:
+        send(message, discipline, meddle(options) if discipline == kind else options, flags, **fields)
 
-    return meddle
+    with mock.patch.object(device, "tc", tc):
+        yield
 
 
-def _option(name: str, value: int) -> Callable[[dict[str, Any]], None]:
+def _attribute(name: str, value: Any) -> Callable[[Options], Options]:
+    """Replace one attribute."""
+    return lambda options: {
+        **options,
+        "attrs": [(key, value if key == name else old) for key, old in options["attrs"]],
+    }
+
+
+def _option(name: str, value: int) -> Callable[[Options], Options]:
     """Replace one field of the options."""
-
-    def meddle(arguments: dict[str, Any]) -> None:
-        arguments["option_values"] = {**arguments["option_values"], name: value}
-
-    return meddle
+    return lambda options: {**options, name: value}
 
 
 async def read_back(bench: Bench) -> Results:
     """What is said when the kernel ends up with another value than the one asked for."""
     direction = bench.directions["a_to_b"]
-    found: dict[str, list[str]] = {}
-    loss = Loss(model="gilbert_elliott", p=0.01, r=0.1, loss_bad=0.5)
-    state = link(10**9, 10, 5 * MS, MS, loss=loss)
+    rate_stage, delay_stage = direction._rate._device, direction._delay._device
     model = {"attrs": [("NETEM_LOSS_GE", {"p": 1, "r": 2, "h": 3, "k1": 4})]}
-    cases: dict[str, tuple[str, str, Callable[[dict[str, Any]], None]]] = {
-        "rate": ("_rate", "htb", lambda arguments: arguments.update(rate=10**8)),
-        "buffer": ("_rate", "bfifo", _option("limit", 1_000_000)),
-        "limit": ("_delay", "netem", _option("limit", 1000)),
-        "loss": ("_delay", "netem", _option("loss", 7)),
-        "TCA_NETEM_LATENCY64": ("_delay", "netem", _attribute("TCA_NETEM_LATENCY64", 4 * MS)),
-        "TCA_NETEM_JITTER64": ("_delay", "netem", _attribute("TCA_NETEM_JITTER64", 2 * MS)),
-        "TCA_NETEM_PRNG_SEED": ("_delay", "netem", _attribute("TCA_NETEM_PRNG_SEED", 99)),
-        "loss_model": ("_delay", "netem", _attribute("TCA_NETEM_LOSS", model)),
+    cases: dict[str, tuple[Device, str, Callable[[Options], Options]]] = {
+        "rate: rate": (rate_stage, "htb", _attribute("TCA_HTB_CEIL64", 10**9)),
+        "rate: buffer": (rate_stage, "bfifo", _option("limit", 1_000_000)),
+        "delay: limit": (delay_stage, "netem", _option("limit", 1000)),
+        "delay: loss": (delay_stage, "netem", _option("loss", 7)),
+        "delay: delay": (delay_stage, "netem", _attribute("TCA_NETEM_LATENCY64", 4 * MS)),
+        "delay: jitter": (delay_stage, "netem", _attribute("TCA_NETEM_JITTER64", 2 * MS)),
+        "delay: seed": (delay_stage, "netem", _attribute("TCA_NETEM_PRNG_SEED", 99)),
+        "delay: loss_model": (delay_stage, "netem", _attribute("TCA_NETEM_LOSS", model)),
     }
-    for name, (stage, kind, meddle) in cases.items():
-        netlink = getattr(direction, stage)
-        setattr(direction, stage, Meddler(netlink, kind, meddle))
-        try:
-            await direction.set(state, seed=5)
-            found[name] = []
-        except ShapingError as error:
-            found[name] = [problem.where for problem in error.problems]
-        finally:
-            setattr(direction, stage, netlink)
-    await direction.set(state, seed=5)
-    return {"refused": found}
+    found: dict[str, list[str]] = {}
+    for number, (name, (device, kind, meddle)) in enumerate(cases.items(), start=1):
+        loss = Loss(model="gilbert_elliott", p=0.01, r=0.1, loss_bad=0.5)
+        state = link(10**9 + 8000 * number, 10, 5 * MS + number, MS, loss=loss)
+        with meddled(device, kind, meddle):
+            try:
+                await direction.set(state, seed=5)
+                found[name] = []
+            except ShapingError as error:
+                found[name] = [problem.where for problem in error.problems]
+    await direction.set(link(10**9, 10, 5 * MS), seed=5)
+    after = [str(problem) for problem in direction.verify()]
+    with meddled(rate_stage, "htb", _attribute("TCA_HTB_RATE64", 10**9)), suppress(ShapingError):
+        await direction.set(link(2 * 10**9, 5, 5 * MS), seed=5)
+    sabotaged = [problem.where for problem in direction.verify()]
+    return {"refused": found, "after": after, "sabotaged": sabotaged}
 
 
 async def clocks(_bench: Bench) -> Results:

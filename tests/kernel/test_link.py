@@ -141,6 +141,8 @@ def test_qdisc_counters_are_those_of_pyroute2(clean: Results) -> None:
             "queue_packets": theirs["queue"]["qlen"],
             "backlog_bytes": theirs["queue"]["backlog"],
             "drops": theirs["queue"]["drops"],
+            "overlimits": theirs["queue"]["overlimits"],
+            "marked": 0,
         }
         assert ours["tx_packets"] > 100_000
 
@@ -151,6 +153,8 @@ def test_a_value_that_the_kernel_did_not_take_is_refused(clean: Results) -> None
     assert len(refused) == 8
     for name, where in refused.items():
         assert where == [f"link a_to_b: {name}"]
+    assert clean["read_back"]["after"] == []
+    assert clean["read_back"]["sabotaged"] == ["link a_to_b: rate: sustained"]
 
 
 def test_the_clock_without_system_calls_is_the_clock(clean: Results) -> None:

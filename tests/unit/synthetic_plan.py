@@ -20,6 +20,7 @@ from testbed.plan import (
     Policy,
     Request,
 )
+from testbed.shaping import distributions
 
 S = 1_000_000_000
 DURATION_S, TROUBLE_S, HEALED_S = 120, 30.0, 75.0
@@ -137,6 +138,7 @@ def make_plan(name: str = "congestion", requests: int = 300, seed: int = 7) -> P
         ),
         expectations=expectations(),
         sample_ns=int(STEP_S * S),
+        delay_tables={"uniform": distributions.table("uniform")},
         window_bytes=268_435_456,
         memory_bytes=4_294_967_296,
         stream_interval_tokens=32,

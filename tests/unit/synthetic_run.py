@@ -15,8 +15,9 @@ from pathlib import Path
 from random import Random
 
 from testbed.journal import Journal
-from testbed.plan import Plan, Request
+from testbed.plan import DIRECTIONS, Plan, Request
 from testbed.rundir import RunDir
+from tests.unit import synthetic_link
 from tests.unit.synthetic_plan import (
     CALM_TOKENS,
     DECODE,
@@ -33,7 +34,7 @@ from tests.unit.synthetic_plan import (
 )
 
 Opener = Callable[[str], Journal]
-T0_NS = 12 * S
+T0_NS = 120 * S
 KV_BYTES_PER_TOKEN = 24_000
 
 
@@ -71,6 +72,10 @@ def write_run(
             return stack.enter_context(closing(Journal(run.journal / f"{writer}.jsonl")))
 
         _write_bench(opened, finished)
+        proof = opened("audit")
+        for direction in DIRECTIONS:
+            end_ns = ns(179) if finished else None
+            synthetic_link.write(proof, plan, direction, t0_ns=T0_NS, end_ns=end_ns)
         _write_link(opened, plan, carried)
         _write_tcp(opened, carried, tcp_lines)
         _write_control(opened, plan, jobs, carried, reacts)
@@ -142,11 +147,7 @@ def _carry(jobs: list[Job]) -> list[tuple[float, float, float]]:
 def _write_bench(opened: Opener, finished: bool) -> None:
     bench = opened("bench")
     for direction in ("a_to_b", "b_to_a"):
-        _link_set(bench, T0_NS - 5 * S, direction, FULL_BPS, 0.0)
-        bench.note(
-            "calibration", T0_NS - 2 * S, direction=direction, wanted_bps=FULL_BPS,
-            goodput_bps=98_700_000_000, wanted_rtt_ns=11_500_000, rtt_ns=11_512_345,
-        )  # fmt: skip
+        _link_set(bench, T0_NS, direction, FULL_BPS, 0.0)
     bench.note("start", T0_NS)
     bench.note("event", ns(TROUBLE_S), name="trouble", detail="capacity to us falls to 8 Gbps")
     _link_set(bench, ns(TROUBLE_S), "a_to_b", SCARCE_BPS, 0.0003)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed import expect, record
+from testbed import audit, expect, record
 from testbed.measure import Tables
 from testbed.plan import Expectation, Plan
 from testbed.rundir import RunDir
@@ -108,7 +108,7 @@ def test_reaction_of_a_signal_without_an_earlier_value() -> None:
         ({0: 24_000}, "FAIL", None),
         ({0: 24_000, 35: 20_000, 119: 24_000}, "FAIL", None),
         ({0: 24_000, 35: 20_000, 50: 17_999, 52: 20_000}, "FAIL", 22.0),
-        ({0: 20_000}, "PASS", 0.0),
+        ({0: 20_000}, "UNKNOWN", None),
     ],
 )
 def test_recovery(value_at: dict[int, int], status: str, measured: float | None) -> None:
@@ -206,7 +206,7 @@ def test_lost_link_samples_make_a_bound_unknown() -> None:
 
 @pytest.mark.parametrize("sample_s", [0.005, 0.02, 0.05])
 def test_steady_goodput_is_that_of_the_second_half(sample_s: float) -> None:
-    """A ramp of 0.2 s to 100 Gbps on the wire, with 1 % headers, has a steady goodput of 99 Gbps."""
+    """A ramp of 0.2 s to 100 Gbps on the wire, with 1 % headers, is steady at 99 Gbps; unknown if shared."""
     ramp_s, delay_s, wire_bytes = 0.2, 0.005, 8.5e9
     done_s = ramp_s / 2 + wire_bytes * 8 / 1e11
 
@@ -224,12 +224,16 @@ def test_steady_goodput_is_that_of_the_second_half(sample_s: float) -> None:
                 "throughput_bps": moved * share * 8 / sample_s if index else None,
             })  # fmt: skip
     bulk = {
-        "use": "bulk", "size_bytes": int(wire_bytes * 0.99), "start_s": start_s, "state": "completed",
-        "end_s": start_s + done_s + delay_s,
+        "use": "bulk", "wan": True, "size_bytes": int(wire_bytes * 0.99), "state": "completed",
+        "start_s": start_s, "end_s": start_s + done_s + delay_s,
     }  # fmt: skip
     measured = {**EMPTY, "links": table("links", links), "transfers": table("transfers", [bulk])}
     result = judged(expectation("bound", "bulk.steady_goodput_bps", low=96e9), measured)
     assert result.measured == pytest.approx(99e9, rel=0.01)
+    beside = {**bulk, "use": "tenant", "start_s": start_s + 0.4, "end_s": None}
+    shared = {**measured, "transfers": table("transfers", [bulk, beside])}
+    result = judged(expectation("bound", "bulk.steady_goodput_bps", low=96e9), shared)
+    assert result.status == "UNKNOWN"
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=40))
@@ -254,16 +258,21 @@ def run(tmp_path: Path) -> RunDir:
     return write_run(tmp_path / "run", PLAN, tcp_lines=64)
 
 
+def trusted(run: RunDir) -> list[str]:
+    tables = record.build(run, PLAN)
+    return expect.trust(run, tables, audit.judge(PLAN, tables))
+
+
 def test_a_good_run_is_trusted(run: RunDir) -> None:
     """A run that ended by itself with all in order gives no reason for distrust."""
-    assert expect.trust(run, record.build(run, PLAN)) == []
+    assert trusted(run) == []
 
 
 def test_a_killed_run_is_not_trusted(tmp_path: Path) -> None:
     """Neither an end nor an outcome: both are reasons."""
     run = write_run(tmp_path / "run", PLAN, tcp_lines=64, finished=False)
     run.outcome.unlink()
-    reasons = expect.trust(run, record.build(run, PLAN))
+    reasons = trusted(run)
     assert [reason.partition(":")[0] for reason in reasons] == [
         "the run did not end by itself",
         "the run left no outcome.json",
@@ -281,17 +290,18 @@ def test_a_killed_run_is_not_trusted(tmp_path: Path) -> None:
 def test_the_outcome_can_be_a_reason(run: RunDir, outcome: dict[str, object], reason: str) -> None:
     """What `inside` says of itself counts."""
     run.outcome.write_text(json.dumps(outcome))
-    assert expect.trust(run, record.build(run, PLAN)) == [reason]
+    assert trusted(run) == [reason]
 
 
 def test_drops_without_any_loss_asked_are_a_reason(run: RunDir) -> None:
-    """Packets that the delay stage drops on its own were dropped by its limit."""
+    """Whatever the audit finds missing or too much is a reason, in its own words."""
     tables = record.build(run, PLAN)
     at_90_s = (pl.col("t_s") > 90) & (pl.col("t_s") < 90.05) & (pl.col("direction") == "a_to_b")
     lost = pl.when(at_90_s).then(5).otherwise(pl.col("lost_packets")).alias("lost_packets")
     tables["links"] = tables["links"].with_columns(lost)
-    reasons = expect.trust(run, tables)
-    assert reasons == ["link a_to_b: 5 packets dropped by the delay stage at 90.000 s without a loss"]
+    reasons = expect.trust(run, tables, audit.judge(PLAN, tables))
+    said = "link a_to_b, loss in the run: 5 of 1121658 where 0 was asked, allowed 0"
+    assert reasons == [said]
 
 
 def test_the_record_decides_and_not_the_plan(run: RunDir) -> None:

@@ -15,15 +15,15 @@ from testbed.errors import Problem, ScenarioError
 from testbed.metrics import METRICS
 from testbed.resolve import load_and_resolve
 from testbed.scenario.load import Loaded, load, validate
-from testbed.scenario.model import RampEntry, SetEntry
 from testbed.scenario.overrides import apply_overrides
 from testbed.scenario.quantities import Section
 from testbed.scenario.source import parse_source, read_source
+from testbed.scenario.timeline import RampEntry, SetEntry
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "tests/data/base.yaml"
 BAD = sorted((ROOT / "tests/bad_scenarios").glob("*.yaml"))
-GOOD = sorted((ROOT / "scenarios").glob("*.yaml"))
+GOOD = sorted((ROOT / "scenarios").rglob("*.yaml"))
 
 
 def problems_of(path: Path, *overrides: str) -> str:
@@ -160,8 +160,30 @@ def test_any_yaml_is_read_or_refused(text: str) -> None:
     read_or_refuse(text)
 
 
-@pytest.mark.parametrize("section", ["link", "timeline", "expect", "workload", "clusters.pd", "timeline.0"])
-@pytest.mark.parametrize("value", ["3", "text", "[]", "[1]", "{}", "{a: 1}", "null", "[[]]", "{1: 2}"])
+WORDS_OF_A_DIRECTION = [
+    f"link.a_to_b.{name}" for name in ("loss", "jitter", "queue", "slot", "noise", "token_bucket", "preset")
+]
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "link",
+        "timeline",
+        "expect",
+        "workload",
+        "clusters.pd",
+        "timeline.0",
+        "timeline.0.set",
+        "timeline.3.background.from",
+        "capture",
+        "transport",
+        *WORDS_OF_A_DIRECTION,
+    ],
+)
+@pytest.mark.parametrize(
+    "value", ["3", "text", "[]", "[1]", "{}", "{a: 1}", "null", "[[]]", "{1: 2}", "1.5%"]
+)
 def test_any_value_anywhere_is_accepted_or_refused(section: str, value: str) -> None:
     """A value of the wrong form is a problem like any other."""
     problems: tuple[Problem, ...] = ()
@@ -244,6 +266,20 @@ def test_an_override_is_an_edit(rate_bps: int) -> None:
     edited = BASE.read_bytes().replace(b"{rate: 1gbit}", b"{rate: %dbit}" % rate_bps)
     by_file = validate(parse_source("x.yaml", edited))
     assert by_file.scenario == base_with(f"timeline.0.set.rate={rate_bps}bit").scenario
+
+
+def test_a_misspelt_kind_of_entry_is_recognised() -> None:
+    """An entry whose kind is not known is answered with the kind that was meant."""
+    assert "did you mean wave?" in problems_of(
+        BASE, "timeline.0={at: 5s, link: a_to_b, wavee: {rate: 1gbit}}"
+    )
+
+
+def test_a_misspelt_key_beside_a_preset_is_recognised() -> None:
+    """A preset does not hide what is wrong beside it."""
+    message = problems_of(BASE, "link.a_to_b={preset: metro-100g, jiter: 1ms}")
+    assert "unknown key jiter" in message
+    assert "did you mean jitter?" in message
 
 
 def test_problems_are_in_reading_order() -> None:

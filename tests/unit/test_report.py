@@ -12,7 +12,7 @@ import msgspec
 import polars as pl
 import pytest
 
-from testbed import expect, record
+from testbed import audit, expect, record
 from testbed.plan import Plan
 from testbed.report import page, signals
 from testbed.report.__main__ import main
@@ -54,7 +54,7 @@ class Outline(HTMLParser):
 
 def written(run: RunDir, plan: Plan, manifest: dict[str, object] | None = None) -> str:
     tables = record.build(run, plan)
-    verdict = expect.judge(plan, tables, expect.trust(run, tables))
+    verdict = expect.judge(plan, tables, expect.trust(run, tables, audit.judge(plan, tables)))
     return page.write(run, plan, tables, verdict, manifest or {}).read_text()
 
 
@@ -94,9 +94,22 @@ def test_the_page_loads_nothing(run: RunDir, plan: Plan) -> None:
 def test_a_link_that_was_as_asked_is_said_to_be(run: RunDir, plan: Plan) -> None:
     """Every step of the link stands beside its own read-back, none beside another's."""
     page_text = written(run, plan)
-    assert page_text.count("as asked</span>") == len(plan.changes)
+    assert page_text.count("the same</span>") == len(plan.changes)
     assert "differs:" not in page_text
     assert "never set" not in page_text
+
+
+def test_the_link_stands_right_below_the_verdict(run: RunDir, plan: Plan) -> None:
+    """Whether it was as asked comes before all else; what was missed stands there as a sentence."""
+    shown = Outline(written(run, plan)).text
+    assert shown.index("The link was as asked") < shown.index("What was expected")
+    tables = record.build(run, plan)
+    lost = pl.when(pl.col("t_s").is_between(10, 10.05)).then(3).otherwise(pl.col("lost_packets"))
+    tables["links"] = tables["links"].with_columns(lost.alias("lost_packets"))
+    verdict = expect.judge(plan, tables, expect.trust(run, tables, audit.judge(plan, tables)))
+    shown = Outline(page.write(run, plan, tables, verdict, {}).read_text()).text
+    assert "The link was as asked" not in shown
+    assert shown.index("The link was not as asked") < shown.index("link a_to_b, loss in the run: 3 of ")
 
 
 def test_every_chart_speaks(run: RunDir, plan: Plan) -> None:

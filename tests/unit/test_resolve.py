@@ -73,6 +73,17 @@ def test_our_scenarios_resolve(name: str) -> None:
     assert planned(path=path, scale=0.1).link["a_to_b"].rate_bps == 10**10
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "scenarios/links").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_our_links_resolve(path: Path) -> None:
+    """Every example of a link makes a plan whatever the seed, with transfers and expectations on them."""
+    for seed in range(4):
+        plan = planned(path=path, seed=seed)
+        assert len(plan.expectations) > 1
+        assert plan.bulk
+
+
 def test_the_two_congestion_scenarios_differ_in_the_policy_only() -> None:
     """A control that differs in more would prove nothing."""
     main = planned(path=ROOT / "scenarios/congestion.yaml")

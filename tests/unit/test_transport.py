@@ -57,7 +57,7 @@ class Sink:
     @asynccontextmanager
     async def listening(self, *senders: Sender) -> AsyncIterator[Address]:
         """Serve on a port of its own; at the end both halves of every connection are closed."""
-        listener = self.receiver.listen(("127.0.0.1", 0))
+        listener = self.receiver.listen(("127.0.0.1", 0), "cubic")
         loop = asyncio.get_running_loop()
         try:
             yield listener.getsockname()
@@ -306,7 +306,7 @@ RECEIVER = """
 import asyncio
 from agents.transport.receiver import Receiver
 async def main():
-    listener = Receiver(print, print).listen(("127.0.0.1", 0))
+    listener = Receiver(print, print).listen(("127.0.0.1", 0), "cubic")
     print(listener.getsockname()[1], flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())

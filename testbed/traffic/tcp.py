@@ -1,7 +1,6 @@
-"""Plain TCP traffic between topology hosts, from this process's own sockets in their namespaces.
+"""Plain TCP: real connections, real bytes, thrown away at the far end.
 
-Serves tenants' bursts, bulk transfers and the calibration: real connections, real bytes, thrown away
-at the far end.
+Serves tenants, bursts, bulk transfers and the calibration.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import asyncio
 import mmap
 import os
 import socket
+import struct
 import time
 from functools import lru_cache
 
@@ -19,6 +19,8 @@ from testbed import namespaces
 LOW_WATER_BYTES = 16 << 20
 SCRATCH_BYTES = 32 << 20
 SHARE_BYTES = 16 << 20
+_INFO_BYTES, _BYTES_RECEIVED = 136, 128
+"""Size and place in struct tcp_info (include/uapi/linux/tcp.h)."""
 
 
 @lru_cache(maxsize=1)
@@ -31,7 +33,7 @@ class _Flow:
 
     def __init__(self, source: socket.socket, sink: socket.socket, transfer: Transfer) -> None:
         self._source, self._sink, self._transfer = source, sink, transfer
-        self._to_send = self._to_receive = 0
+        self._to_send = self._to_receive = self._received_bytes = 0
         self._low_water = 1
         loop = asyncio.get_running_loop()
         loop.add_reader(sink, self._receive)
@@ -77,8 +79,16 @@ class _Flow:
             self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
             self._low_water = low_water
 
+    def received_bytes(self) -> int:
+        """What TCP has received, read or not; once closed, what it had."""
+        if self._sink.fileno() < 0:
+            return self._received_bytes
+        info = self._sink.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        return int(struct.unpack_from("=Q", info, _BYTES_RECEIVED)[0])
+
     def close(self) -> None:
         loop = asyncio.get_running_loop()
+        self._received_bytes = self.received_bytes()
         for end in (self._source, self._sink):
             if end.fileno() >= 0:
                 loop.remove_reader(end)
@@ -110,6 +120,10 @@ class Transfer:
         if not self._over.done():
             self._over.set_exception(error)
 
+    def received_bytes(self) -> int:
+        """What has arrived so far."""
+        return sum(flow.received_bytes() for flow in self.flows)
+
     async def finished(self) -> int:
         """Wait until every byte is in; returns the moment (CLOCK_MONOTONIC, ns). OSError when one breaks."""
         await self._over
@@ -128,18 +142,25 @@ class Transfer:
 async def start(
     source: str, sink: tuple[str, str], *, flows: int, size_bytes: int, congestion_control: str
 ) -> Transfer:
-    """Open the connections and begin; `sink` is host name and address. OSError when one does not open."""
+    """Open the connections and begin; `sink` is host name and address. OSError when one does not open.
+
+    The listener has the congestion control, too: one that needs ECN (dctcp) negotiates it, and echoes
+    marks in its own way, only if both ends have it (kernel: tcp_ecn_create_request, net/ipv4/tcp_dctcp.c).
+    """
     loop = asyncio.get_running_loop()
     with namespaces.entered(sink[0]):
         listener = socket.create_server((sink[1], 0), backlog=flows)
     listener.setblocking(False)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
     transfer = Transfer(size_bytes)
-    ends: list[tuple[socket.socket, socket.socket]] = []
+    senders: list[socket.socket] = []
+    receivers: list[socket.socket] = []
     handshakes_ns: list[int] = []
     try:
         for _ in range(flows):
             with namespaces.entered(source):
                 sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            senders.append(sender)
             sender.setblocking(False)
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
             begun_ns = time.monotonic_ns()
@@ -147,9 +168,13 @@ async def start(
             handshakes_ns.append(time.monotonic_ns() - begun_ns)
             receiver, _ = await loop.sock_accept(listener)
             receiver.setblocking(False)
-            ends.append((sender, receiver))
+            receivers.append(receiver)
+    except BaseException:  # a cancelled attempt must not leave its sockets behind either
+        for end in (*senders, *receivers):
+            end.close()
+        raise
     finally:
         listener.close()
     transfer.handshake_ns = min(handshakes_ns)
-    transfer.flows = [_Flow(*pair, transfer) for pair in ends]
+    transfer.flows = [_Flow(*pair, transfer) for pair in zip(senders, receivers, strict=True)]
     return transfer

@@ -1,0 +1,118 @@
+"""Whether the counters of all devices and qdiscs of a direction add up, from t0 to the end.
+
+Qdiscs count the packets of a super-packet, with all their headers, devices count a super-packet as one. Where
+both count the same, a qdisc's bytes exceed its device's by one header for each packet that is not on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import polars as pl
+
+from testbed.audit import chance
+from testbed.audit.finding import Finding, missing
+from testbed.plan import Direction, Plan
+
+LEAST_HEADER_BYTES, MOST_HEADER_BYTES = 54, 114
+"""Ethernet, IP and TCP without and with all options."""
+STRAYS, STRAYS_PER_S = 16, 0.5
+"""The WAN node's own packets: address resolution, which neighbours repeat every 30 s or so."""
+PACKETS_PER_SUPER_PACKET = 512
+
+Delta = dict[str, int]
+
+
+def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:
+    """One finding: everything that was sent is accounted for, or where it is not."""
+    rows = tables["counters"].filter(pl.col("direction") == direction)
+    start, end = (rows.filter(pl.col("moment") == moment) for moment in ("start", "end"))
+    if start.is_empty() or end.is_empty():
+        yield missing("counters", direction)
+        return
+    deltas = _deltas(start, end)
+    seconds = float(end["t_s"][0] - start["t_s"][0])
+    rate, delay, far = deltas["rate"], deltas["delay"], deltas["far_device"]
+    wrong = [
+        *_same_queue("rate stage", rate, deltas["rate_device"]),
+        *_same_wire("from the edge to the WAN node", deltas["rate_device"], deltas["wan_device"]),
+        *_through_the_wan(plan, direction, deltas, seconds),
+        *_same_queue("delay stage", delay, deltas["delay_device"]),
+        *_same_wire("from the WAN node to the far edge", deltas["delay_device"], far),
+    ]
+    lost = delay["drops"] - delay["overlimits"] + deltas["filter"]["drops"]
+    yield Finding(
+        "counters",
+        direction,
+        "all packets accounted for",
+        "; ".join(wrong) if wrong else
+        f"{rate['packets']} sent, {rate['drops']} dropped by the queue, {rate['marked']} marked, "
+        f"{lost} lost, {delay['packets']} delivered",
+        "none unaccounted for",
+        ok=not wrong,
+    )  # fmt: skip
+
+
+def _deltas(start: pl.DataFrame, end: pl.DataFrame) -> dict[str, Delta]:
+    """By place: what was counted in between; absent counters are 0. `marked` is that of the queue."""
+    names = ("packets", "bytes", "drops", "overlimits", "marked", "queue_packets")
+    before = {row["place"]: row for row in start.iter_rows(named=True)}
+    deltas = {
+        row["place"]: {name: (row[name] or 0) - (before[row["place"]][name] or 0) for name in names}
+        for row in end.iter_rows(named=True)
+    }
+    deltas["rate"]["marked"] = deltas["queue"]["marked"]
+    return deltas
+
+
+def _same_queue(stage: str, qdisc: Delta, device: Delta) -> list[str]:
+    """What a qdisc let go is what its device sent."""
+    joined = qdisc["packets"] - device["packets"]
+    header_bytes = qdisc["bytes"] - device["bytes"]
+    if joined >= 0 and LEAST_HEADER_BYTES * joined <= header_bytes <= MOST_HEADER_BYTES * joined:
+        return []
+    return [
+        (
+            f"the {stage} let {qdisc['packets']} packets ({qdisc['bytes']} bytes) go, its device sent "
+            f"{device['packets']} ({device['bytes']} bytes)"
+        )
+    ]
+
+
+def _same_wire(where: str, sent: Delta, received: Delta) -> list[str]:
+    """What one end of a cable sent is what the other received, and neither dropped anything."""
+    same = all(sent[name] == received[name] for name in ("packets", "bytes"))
+    if same and not sent["drops"] and not received["drops"]:
+        return []
+    return [
+        (
+            f"{where} {sent['packets']} super-packets ({sent['bytes']} bytes) were sent and "
+            f"{received['packets']} ({received['bytes']} bytes) received, with "
+            f"{sent['drops'] + received['drops']} dropped by the devices"
+        )
+    ]
+
+
+def _through_the_wan(
+    plan: Plan, direction: Direction, deltas: Mapping[str, Delta], seconds: float
+) -> list[str]:
+    """What came in by the rate stage went out by the delay stage, was lost there, or came twice."""
+    came, delay = deltas["rate"]["packets"], deltas["delay"]
+    dropped = delay["drops"] + deltas["filter"]["drops"]
+    accounted = delay["packets"] + dropped + delay["queue_packets"]
+    # These may have been super-packets, so that nobody knows how many packets they were.
+    wholes = delay["overlimits"] + deltas["wan"]["drops"]
+    if plan.offload == "on":  # otherwise they were cut before the filter
+        wholes += deltas["filter"]["drops"]
+    ratios = [plan.link[direction].duplicate]
+    ratios += [change.state.duplicate for change in plan.changes if change.direction == direction]
+    _, most_copies = chance.interval(came, chance.coin(max(ratios)))
+    strays = STRAYS + round(STRAYS_PER_S * seconds)
+    if -most_copies - strays <= came - accounted <= strays + wholes * PACKETS_PER_SUPER_PACKET:
+        return []
+    return [
+        (
+            f"{came} packets came to the WAN node, {delay['packets']} left it, {dropped} were dropped and "
+            f"{delay['queue_packets']} wait: {came - accounted} unaccounted for"
+        )
+    ]

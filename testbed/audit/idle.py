@@ -1,0 +1,72 @@
+"""Rate and round trip of the idle link, without its impairments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+from testbed.audit.finding import Finding, missing
+from testbed.plan import Direction, Plan
+from testbed.readable import quantity
+
+RATE_TOLERANCE = 0.02
+RTT_TOLERANCE_S = {"virtual": 0.0002, "real": 0.002}
+HANDSHAKE_BYTES = 200
+"""SYN and its answer, which go at the link's rate."""
+NS_PER_S = 1_000_000_000
+
+
+def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:
+    """What left the full rate stage, and the time of a handshake."""
+    noted = detail(tables, "calibration", direction)
+    if noted is None:
+        yield missing("rate", direction)
+        return
+    yield _rate(plan, direction, noted)
+    rate_bps = plan.link[direction].rate_bps
+    asked_s, rtt_s = noted["wanted_rtt_ns"] / NS_PER_S, noted["rtt_ns"] / NS_PER_S
+    allowed_s = RTT_TOLERANCE_S[clock(tables)] + HANDSHAKE_BYTES * 8 / rate_bps
+    yield Finding(
+        "round trip",
+        direction,
+        quantity(asked_s, "s"),
+        quantity(rtt_s, "s"),
+        f"± {quantity(allowed_s, 's')}",
+        ok=abs(rtt_s - asked_s) <= allowed_s,
+    )
+
+
+def _rate(plan: Plan, direction: Direction, noted: dict[str, Any]) -> Finding:
+    state = plan.link[direction]
+    asked = quantity(state.rate_bps, "bps")
+    if not noted["span_ns"]:
+        buffer_s = state.buffer_bytes * 8 / state.rate_bps
+        return Finding(
+            "rate", direction, asked, "not measured", "a measurement", ok=False,
+            more=f"no queue lasted from one look to the next, as the buffer holds {quantity(buffer_s, 's')}",
+        )  # fmt: skip
+    grain = noted["grain_bytes"] * 8 * NS_PER_S / noted["span_ns"] / state.rate_bps
+    allowed = RATE_TOLERANCE + grain
+    return Finding(
+        "rate",
+        direction,
+        asked,
+        quantity(noted["rate_bps"], "bps", 4),
+        f"± {100 * allowed:.2g} %",
+        ok=abs(noted["rate_bps"] / state.rate_bps - 1) <= allowed,
+    )
+
+
+def detail(tables: Mapping[str, pl.DataFrame], kind: str, name: str) -> dict[str, Any] | None:
+    """The fields of an event."""
+    events = tables["events"].filter((pl.col("kind") == kind) & (pl.col("name") == name))
+    return None if events.is_empty() else json.loads(events["detail"][0])
+
+
+def clock(tables: Mapping[str, pl.DataFrame]) -> str:
+    """Of the run: virtual or real; virtual, which is stricter, when nothing says."""
+    trains = tables["events"].filter(pl.col("kind") == "train")
+    return "virtual" if trains.is_empty() else str(json.loads(trains["detail"][0])["clock"])

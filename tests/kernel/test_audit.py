@@ -1,0 +1,134 @@
+"""The audit in the guest: links with every impairment are found to be as asked, and not as anything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+from rich.console import Console
+
+from testbed import audit, record
+from testbed.calibrate import link_only
+from testbed.kernel.uml import Uml
+from testbed.plan import Direction, LinkChange, LinkState, Loss, Plan, Queue, Slot, TokenBucket
+from testbed.run import carry_out, new_run_dir
+from testbed.shaping import distributions
+from tests.unit.synthetic_plan import make_plan
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(bool(Uml().probe("virtual")), reason="no UML kernel: make setup"),
+]
+TABLES = {name: distributions.table(name) for name in ("uniform", "normal", "pareto")}
+CALM = LinkState(rate_bps=10**10, buffer_bytes=12_500_000, delay_ns=5_000_000)
+
+
+def state(**fields: Any) -> LinkState:
+    """10 Gbps over 5 ms and something else."""
+    return msgspec.structs.replace(CALM, **fields)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A state of each direction, and what else could be asked of it, with the finding that must miss then."""
+
+    a_to_b: LinkState
+    b_to_a: LinkState
+    otherwise: tuple[tuple[Direction, LinkState, str], ...]
+
+
+CASES = {
+    "loss": Case(
+        state(loss=Loss(model="random", ratio=0.02), duplicate=0.01),
+        state(loss=Loss(model="gilbert_elliott", p=0.01, r=0.1, loss_bad=0.8, loss_good=0.001)),
+        (
+            ("a_to_b", state(loss=Loss(model="random", ratio=0.05), duplicate=0.01), "loss"),
+            ("a_to_b", state(loss=Loss(model="random", ratio=0.02)), "duplicates"),
+            ("b_to_a", state(), "loss"),
+        ),
+    ),
+    "order": Case(
+        state(reorder=0.05, jitter_ns=300_000, distribution="normal"),
+        state(jitter_ns=300_000, distribution="pareto", corrupt=0.01),
+        (
+            ("a_to_b", state(jitter_ns=300_000, distribution="normal"), "order"),
+            ("a_to_b", state(reorder=0.05, jitter_ns=400_000, distribution="normal"), "jitter"),
+            ("b_to_a", state(jitter_ns=300_000, distribution="normal", corrupt=0.01), "jitter"),
+            ("b_to_a", state(jitter_ns=300_000, distribution="pareto"), "corruption"),
+        ),
+    ),
+    "every": Case(
+        state(loss=Loss(model="periodic", every_packets=50), black_hole_bytes=1400),
+        state(loss=Loss(model="four_state", p13=0.01, p31=0.3, p32=0.2, p23=0.4, p14=0.005)),
+        (
+            ("a_to_b", state(loss=Loss(model="periodic", every_packets=49)), "loss"),
+            ("a_to_b", state(loss=Loss(model="random", ratio=0.1)), "loss"),
+            ("b_to_a", state(delay_ns=5_020_000), "delay, mean"),
+        ),
+    ),
+    "slot": Case(
+        state(slot=Slot(min_ns=1_000_000, max_ns=2_000_000, packets=32)),
+        state(path_mtu_bytes=1400),
+        (
+            ("a_to_b", state(), "delay, range"),
+            ("b_to_a", state(black_hole_bytes=1399), "packets of 1400 B"),
+        ),
+    ),
+    "cut": Case(
+        state(partitioned=True),
+        state(
+            queue=Queue(kind="fq_codel", ecn=True, target_ns=5_000_000, interval_ns=100_000_000),
+            flow_cap_bps=10**9,
+            jitter_ns=2_000_000,
+        ),
+        (("a_to_b", state(), "loss"), ("b_to_a", state(partitioned=True), "partition")),
+    ),
+    "bucket": Case(
+        state(token_bucket=TokenBucket(sustained_bps=10**9, budget_bytes=10**9)),
+        state(queue=Queue(kind="red", min_bytes=2_500_000, max_bytes=7_500_000, probability=0.1)),
+        (("a_to_b", state(rate_bps=9 * 10**9), "rate"),),
+    ),
+}
+
+
+def asking(plan: Plan, **states: LinkState) -> Plan:
+    """The plan with other states of the link from its beginning."""
+    link = {**plan.link, **states}
+    changes = [
+        LinkChange(t_ns=0, direction=direction, state=one, seed=number)
+        for number, (direction, one) in enumerate(link.items())
+    ]
+    return msgspec.structs.replace(plan, link=link, changes=tuple(changes))
+
+
+def measured(out: Path, plan: Plan) -> dict[str, pl.DataFrame]:
+    """The record of a guest that had this link and nobody to use it."""
+    run = new_run_dir(out, plan)
+    plan.write(run.plan)
+    carry_out(run, plan, Uml(), "virtual", Console(quiet=True), quiet=True)
+    return record.build(run, plan)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_link_is_found_to_be_what_it_is(tmp_path: Path, name: str) -> None:
+    """As asked when that was asked; a miss, and the right one, when something else was."""
+    case = CASES[name]
+    whole = msgspec.structs.replace(make_plan(requests=0), delay_tables=TABLES, mtu_bytes=1500)
+    plan = asking(
+        link_only(msgspec.structs.replace(whole, topology_params={"prefill_hosts": 1, "pd_hosts": 1})),
+        a_to_b=case.a_to_b,
+        b_to_a=case.b_to_a,
+    )
+    tables = measured(tmp_path, plan)
+    assert [one.sentence for one in audit.judge(plan, tables) if not one.ok] == []
+    for direction, other, what in case.otherwise:
+        misses = {
+            (one.direction, one.what)
+            for one in audit.judge(asking(plan, **{direction: other}), tables)
+            if not one.ok
+        }
+        assert (direction, what) in misses

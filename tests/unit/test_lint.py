@@ -1,0 +1,186 @@
+"""Each warning appears where it should, says what to write instead, and stays away right beside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.resolve import lint, load_and_resolve
+from tests.unit.link_plans import LINK
+from topologies import TOPOLOGIES
+from topologies.two_dc import TwoDC
+
+ROOT = Path(__file__).parents[2]
+GOOD = sorted((ROOT / "scenarios").rglob("*.yaml"))
+
+
+def warnings(*overrides: str, kernel: str | None = None, clock: lint.Clock | None = None) -> list[str]:
+    """The warnings for the link's scenario with some values changed, without their place."""
+    loaded, plan = load_and_resolve(LINK, overrides=overrides)
+    found = lint.lint(loaded, plan, kernel=kernel, clock=clock)
+    assert all(warning.next_step for warning in found)
+    return [f"{warning.where.split(': ')[-1]}: {warning.found}" for warning in found]
+
+
+def test_the_plain_scenario_has_no_warnings() -> None:
+    """Nothing is said about a scenario that means what it says."""
+    assert warnings() == []
+
+
+# BDP: 10 Gbps * 10 ms = 12.5 MB, over 4 connections 3.125 MB each.
+# On the way: 10 Gbps * 5 ms = 6.25 MB, in frames of 9014 bytes 693.
+# One flow: 100 Gbps * 85.9 ms = 1 GiB.
+FAST = ("link.a_to_b={rate: 100gbit, buffer: 10ms, delay: 42.95ms}",)
+FAST_FAR = (*FAST, "link.b_to_a={rate: 10gbit, buffer: 10ms, delay: 42.96ms}")
+FAST_NEAR = (*FAST, "link.b_to_a={rate: 10gbit, buffer: 10ms, delay: 42.94ms}")
+TENANT = "timeline=[{at: 1s, tenants: {from: tenant-a, to: tenant-b, size: 1GB}}]"
+TENANT_WITHIN = "timeline=[{at: 1s, tenants: {from: a1, to: tenant-a, size: 1GB}}]"
+INCAST = "timeline=[{at: 1s, background: {from: [a1, a2], to: tenant-b, burst: 1GB}}]"
+ECN = "link.a_to_b.queue={kind: red, ecn: true}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "near_miss", "says"),
+    [
+        (
+            ("transport.window=3MB",),
+            ("transport.window=3.2MB",),
+            "window: 4 connections with such windows carry",
+        ),
+        (("link.a_to_b.limit=692",), ("link.a_to_b.limit=693",), "a_to_b: limit 692 is less than the 693"),
+        ((*FAST_FAR, TENANT), (*FAST_NEAR, TENANT), "tenants: 1 flows cannot fill 100gbit"),
+        ((*FAST_FAR, TENANT), (*FAST_FAR, TENANT_WITHIN), "tenants: 1 flows cannot fill 100gbit"),
+        ((*FAST_FAR, TENANT), (*FAST_FAR, INCAST), "tenants: 1 flows cannot fill 100gbit"),
+        (
+            ("link.a_to_b.flow_cap=2.4gbit",),
+            ("link.a_to_b.flow_cap=2.5gbit",),
+            "transport: 4 connections of a bulk transfer get at most 9.6gbit of 10gbit",
+        ),
+        (
+            ("link.offload=on", "link.a_to_b.duplicate=1%"),
+            ("link.offload=auto", "link.a_to_b.duplicate=1%"),
+            "offload: a_to_b has duplicate, which act on super-packets",
+        ),
+        (
+            ("link.offload=on", "link.a_to_b.loss={model: periodic, every: 9}", "link.a_to_b.queue=codel"),
+            ("link.offload=on", "link.a_to_b.loss=1%"),
+            "offload: a_to_b has loss, codel, which act on super-packets",
+        ),
+        (
+            ("expect=[{bound: link.a_to_b.throughput_bps.mean, from: 1s, to: 1.09s, min: 0bit}]",),
+            ("expect=[{bound: link.a_to_b.throughput_bps.mean, from: 1s, to: 1.1s, min: 0bit}]",),
+            "expect.0: link.a_to_b.throughput_bps.mean is noted every 100ms",
+        ),
+        (
+            ("expect=[{bound: link.a_to_b.throughput_bps.mean, from: 20s, to: 21s, min: 0bit}]",),
+            ("expect=[{bound: link.a_to_b.throughput_bps.mean, from: 19s, to: 21s, min: 0bit}]",),
+            "expect.0: link.a_to_b.throughput_bps.mean is noted after the run only as long as",
+        ),
+        (
+            ("expect=[{bound: bulk.goodput_bps.min, from: 1s, min: 0bit}]",),
+            ("expect=[{bound: bulk.goodput_bps.min, min: 0bit}]",),
+            "expect.0: bulk.goodput_bps.min has no value, as no transfer starts from 1s to 20s",
+        ),
+        (
+            ("link.a_to_b.jitter=0.26ms",),
+            ("link.a_to_b.jitter=0.25ms",),
+            "a_to_b: a late packet holds up those behind it",
+        ),
+        (
+            ("link.a_to_b.jitter={scale: 0.1ms, distribution: pareto}",),
+            ("link.a_to_b.jitter={scale: 0.06ms, distribution: pareto}",),
+            "a_to_b: a late packet holds up those behind it",
+        ),
+        (("link.a_to_b.buffer=1.1ms",), ("link.a_to_b.buffer=1.2ms",), "buffer: the buffer holds 1.1ms"),
+        (
+            (ECN, "transport.congestion_control=bbr"),
+            (ECN,),
+            "congestion_control: bbr takes no notice of ECN marks",
+        ),
+        (
+            ("transport.congestion_control=dctcp",),
+            (ECN, "transport.congestion_control=dctcp"),
+            "congestion_control: dctcp without a queue that marks is Reno",
+        ),
+    ],
+)
+def test_rules(overrides: tuple[str, ...], near_miss: tuple[str, ...], says: str) -> None:
+    """A rule speaks, alone, about what it is for, and is silent about what only looks like it."""
+    found = warnings(*overrides)
+    assert len(found) == 1
+    assert says in found[0]
+    assert warnings(*near_miss) == []
+
+
+def test_single_packets_on_a_stock_kernel() -> None:
+    """Loss with super-packets is per packet in our kernel only."""
+    overrides = ("link.offload=on", "link.a_to_b.loss=1%")
+    assert warnings(*overrides, kernel="uml") == []
+    assert "loss, which act on super-packets" in warnings(*overrides, kernel="host")[0]
+
+
+def test_rates_in_real_time() -> None:
+    """In real time more than 10 Gbps is the machine's business; in virtual time any rate is fine."""
+    overrides = ("link.a_to_b.rate=11gbit",)
+    assert "11gbit in real time" in warnings(*overrides, clock="real")[0]
+    assert warnings(*overrides, clock="virtual") == []
+    assert warnings(clock="real") == []
+
+
+def test_requests_that_no_window_can_hold() -> None:
+    """An expectation on requests where none arrives has no value; counting none is a count."""
+    base = ROOT / "tests/data/base.yaml"
+    bound = "{bound: %s, from: 20s, to: 30s, max: %s}"
+    for metric, limit, number in (("ttft_s.p90", "20s", 1), ("requests.failed", "0", 0)):
+        loaded, plan = load_and_resolve(base, overrides=[f"expect=[{bound % (metric, limit)}]"])
+        assert len(lint.lint(loaded, plan, kernel=None, clock=None)) == number
+
+
+def test_netem_on_an_end_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topology that shapes on a host whose own TCP sends is worth a warning; ours does not."""
+
+    class Short(TwoDC):
+        wan = TwoDC.wan | {"a_to_b": (("edge-a", "edge-a-wan"), ("tenant-a", "tenant-a-eth0"))}
+
+    monkeypatch.setitem(TOPOLOGIES, "short", Short)
+    found = warnings("topology.name=short")
+    assert len(found) == 1
+    assert "a_to_b is shaped on tenant-a-eth0 of the end host tenant-a" in found[0]
+
+
+def test_the_place_is_the_entry_that_acts() -> None:
+    """A warning about a state points to the timeline entry that brings it."""
+    entry = "timeline=[{at: 1s, link: a_to_b, set: {jitter: 1ms}}, {at: 2s, link: b_to_a, set: {delay: 6ms}}]"
+    loaded, plan = load_and_resolve(LINK, overrides=[entry])
+    found = lint.lint(loaded, plan, kernel=None, clock=None)
+    assert [warning.where.rsplit(": ", 1)[-1] for warning in found] == ["timeline.0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (
+            ["--set", "link.a_to_b.buffer=1ms"],
+            0,
+            "warning: --set link.a_to_b.buffer=1ms: link.a_to_b.buffer: the",
+        ),
+        (["--clock", "real", "--set", "link.a_to_b.rate=40gbit"], 0, "40gbit in real time"),
+        (["--kernel", "host", "--set", "link.a_to_b.rate=40gbit"], 0, "40gbit in real time"),
+        (["--clock", "sand"], 3, "--clock: unknown 'sand'"),
+        (["--kernel", "bsd"], 3, "--kernel: unknown 'bsd'"),
+    ],
+)
+def test_the_check_command_warns(options: list[str], code: int, says: str) -> None:
+    """`python -m testbed.check` prints warnings and still ends with 0; it knows kernels and clocks."""
+    command = [sys.executable, "-m", "testbed.check", str(LINK), *options]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, says in result.stdout + result.stderr) == (code, True)
+
+
+def test_checking_loads_no_netlink() -> None:
+    """A scenario can be checked where nothing could be run."""
+    code = "import sys, testbed.check; sys.exit('pyroute2' in sys.modules or 'scapy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
