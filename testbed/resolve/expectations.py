@@ -163,6 +163,9 @@ def _check_measured(scenario: Scenario, metric: str, path: KeyPath, findings: Fi
     if (bulk and about_requests) or (not bulk and about_bulk):
         what = "sends no requests" if bulk else "has no bulk transfers"
         findings.add(path, f"{metric} has no value: the workload {what}", "another metric or workload")
-    if metric == "transfers.checksum_errors" and scenario.transport.payload == "synthetic":
+    if metric == "transfers.checksum_errors" and bulk:
+        found = f"{metric} has no value: the bytes of bulk transfers are not checked"
+        findings.add(path, found, "a workload that sends requests, or another metric")
+    elif metric == "transfers.checksum_errors" and scenario.transport.payload == "synthetic":
         found = f"{metric} cannot fail: synthetic bytes are dropped by the receiver, not checked"
         findings.add(path, found, "payload: verified, or another metric")

@@ -74,12 +74,13 @@ async def bursts(wan: Wan, models: list[dict[str, Any]], count: int) -> Results:
     found = []
     for number, model in enumerate(models):
         state = link(10**10, 20, MS, loss=Loss(**model))
-        before = wan.read()
-        datagrams = await through(wan, state, dice("bursts", number), count, SMALL_FRAME_BYTES)
+        before, seed = wan.read(), dice("bursts", number)
+        datagrams = await through(wan, state, seed, count, SMALL_FRAME_BYTES)
         after = wan.read()
         found.append(
             {
                 "model": model,
+                "seed": seed,
                 "sent": count,
                 "lost": sorted(set(range(count)) - set(datagrams.numbers)),
                 "counted": after.lost_packets - before.lost_packets,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from testbed.kernel.uml import Uml
+from tests.fidelity import netem_dice
 from tests.fidelity.boots import CORNERS
 from tests.fidelity.guest import Results, measure
 from tests.fidelity.rows import rows
+
+DICE: dict[str, Callable[..., list[int]]] = {
+    "gilbert_elliott": netem_dice.gilbert_elliott,
+    "four_state": netem_dice.four_state,
+}
 
 pytestmark = [
     pytest.mark.kernel,
@@ -64,6 +71,17 @@ def test_a_loss_of_one_in_a_billion_is_taken(found: dict[str, Results]) -> None:
 def test_losses_come_in_the_bursts_asked_for(found: dict[str, Results]) -> None:
     """Gilbert-Elliott and four states: losses and length of bursts lie in their chain's 99 % intervals."""
     check(found, "bursts", 4)
+
+
+def test_every_loss_is_that_of_the_seed(found: dict[str, Results]) -> None:
+    """The numbers of the packets lost are those that netem's own generator and models give for the seed."""
+    models = found["standard"]["bursts"]["models"]
+    assert [cell["model"]["model"] for cell in models] == list(DICE)
+    for cell in models:
+        parameters = {name: value for name, value in cell["model"].items() if name != "model"}
+        lost = DICE[cell["model"]["model"]](cell["seed"], cell["sent"], **parameters)
+        assert lost
+        assert cell["lost"] == lost
 
 
 def test_packets_overtake_double_and_break_at_their_shares(found: dict[str, Results]) -> None:

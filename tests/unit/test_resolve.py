@@ -287,6 +287,13 @@ def test_expectations_have_times_and_names() -> None:
     ]  # fmt: skip
 
 
+def test_checksums_of_bulk_transfers_are_refused() -> None:
+    """Bulk bytes are not checked, so an expectation on their checksums could not be judged."""
+    overrides = ["expect=[{bound: transfers.checksum_errors, max: 0}]", "transport.payload=verified"]
+    with pytest.raises(ScenarioError, match="the bytes of bulk transfers are not checked"):
+        planned(*overrides, path=ROOT / "scenarios/full_rate.yaml")
+
+
 def test_expectations_know_their_line() -> None:
     """Messages of the verdict can point into the file."""
     line = planned().expectations[0].line
