@@ -32,7 +32,6 @@ from testbed.telemetry import path
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.samplers import TCP_INTERVAL_NS, SettingsReader, every, link_sampler, tcp_sampler
 from testbed.topology import Network
-from testbed.traffic import microbursts
 from testbed.traffic.others import Others
 from topologies import TOPOLOGIES
 
@@ -109,7 +108,7 @@ class Run:
                 stage("starting agents")
                 containers = Containers(WORK, self._run.journal)
                 client = await self._start_agents(containers)
-            await self._pace_microbursts()
+            self._others.prepare()
             self._captures.start()
             stage("running")
             t0_ns = time.monotonic_ns() + START_DELAY_NS
@@ -223,12 +222,6 @@ class Run:
             *self._others.jobs(t0_ns),
         ]
         return [asyncio.create_task(job) for job in jobs]
-
-    async def _pace_microbursts(self) -> None:
-        loop = asyncio.get_running_loop()
-        for source, sink in sorted({(one.source, one.sink) for one in self._plan.microbursts}):
-            netlink, address = self._network.netlink(source), self._at(sink)
-            await loop.run_in_executor(self._netlink_thread, microbursts.pace, netlink, address)
 
     def _link_sampler(self) -> Callable[[], None]:
         return link_sampler(

@@ -34,7 +34,12 @@ def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) 
     yield from _busy(direction, tables, steady)
     train = detail(tables, "train", direction)
     told_apart = train is None or train["tells_limit_drops"]
-    yield from _losses(direction, steady, told_apart=told_apart)
+    yield from _losses(
+        direction,
+        steady,
+        told_apart=told_apart,
+        grain_packets=-(-_grain_bytes(direction, tables) // plan.mtu_bytes),
+    )
     yield from _limit(plan, direction, tables, samples)
 
 
@@ -80,8 +85,7 @@ def _busy(
     steady: list[tuple[LinkState, dict[str, float | None]]],
 ) -> Iterator[Finding]:
     """The stretch that was farthest off, of all in which something surely waited."""
-    noted = detail(tables, "calibration", direction)
-    grain_bytes = noted["grain_bytes"] if noted else 0
+    grain_bytes = _grain_bytes(direction, tables)
     worst: Finding | None = None
     farthest = -1.0
     looks = 0
@@ -90,13 +94,12 @@ def _busy(
         if busy_s is None or busy_bps is None:
             continue
         looks += 1
-        slack = RATE_TOLERANCE + GRAINS * grain_bytes * 8 / (busy_s * state.rate_bps)
-        low_bps = state.rate_bps * (1 - slack)
+        grains_bps = GRAINS * grain_bytes * 8 / busy_s
+        slowest_bps = state.token_bucket.sustained_bps if state.token_bucket else state.rate_bps
         if state.flow_cap_bps is not None:
-            low_bps = 0  # flows at their cap wait, and the link does not
-        elif state.token_bucket is not None:
-            low_bps = state.token_bucket.sustained_bps * (1 - slack)
-        high_bps = state.rate_bps * (1 + slack)
+            slowest_bps = 0  # flows at their cap wait, and the link does not
+        low_bps = max(0.0, slowest_bps * (1 - RATE_TOLERANCE) - grains_bps)
+        high_bps = state.rate_bps * (1 + RATE_TOLERANCE) + grains_bps
         off = max(busy_bps - high_bps, low_bps - busy_bps) / state.rate_bps
         if worst is None or off > farthest:
             farthest = off
@@ -115,8 +118,18 @@ def _busy(
         )  # fmt: skip
 
 
+def _grain_bytes(direction: Direction, tables: Mapping[str, pl.DataFrame]) -> int:
+    """The largest super-packet, by which counters move."""
+    noted = detail(tables, "calibration", direction)
+    return int(noted["grain_bytes"]) if noted else 0
+
+
 def _losses(
-    direction: Direction, steady: list[tuple[LinkState, dict[str, float | None]]], *, told_apart: bool
+    direction: Direction,
+    steady: list[tuple[LinkState, dict[str, float | None]]],
+    *,
+    told_apart: bool,
+    grain_packets: int,
 ) -> Iterator[Finding]:
     """Packets that the delay stage took, for each loss process that was in force.
 
@@ -139,7 +152,9 @@ def _losses(
         else:
             chain = chance.thinned(chance.losses(loss), 1 - duplicate)
             asked = f"{number(chance.lost_in_the_long_run(loss))} {loss.model.replace('_', ' ')}"
-        low, high = chance.interval(sent, chain)
+        # both stages are read one after the other, and a super-packet may pass in between
+        low, _ = chance.interval(max(0, sent - grain_packets), chain)
+        _, high = chance.interval(sent + grain_packets, chain)
         if partitioned:
             low, high = max(0, low - STRAYS), high + STRAYS
         yield Finding(

@@ -18,6 +18,8 @@ from testbed.readable import number, quantity
 from testbed.shaping.distributions import deviations
 
 DELAY_TOLERANCE_S = {"virtual": 10e-6, "real": 0.5e-3}
+SINGLE_TOLERANCE_S = {"virtual": 1e-6, "real": 0.5e-3}
+"""How far a single delay may be off its place in the distribution."""
 EXTREMES = {"virtual": (0.0, 1.0), "real": (0.05, 0.95)}
 """Shares of the probes that are quicker. In real time some are late because a processor was busy."""
 MEAN_SIGMAS = 4.9
@@ -157,7 +159,7 @@ def _delay(plan: Plan, direction: Direction, arrivals: pl.DataFrame, clock: str)
         ok=bool(abs(delays.mean() - wanted.mean()) <= slack_s),
     )
     if state.jitter_ns:
-        yield _distribution(state, direction, delays, wanted, tolerance_s)
+        yield _distribution(state, direction, delays, wanted, SINGLE_TOLERANCE_S[clock])
 
 
 def _distribution(

@@ -106,6 +106,7 @@ class WanDirection:
             "delay": self._delay,
         }
         self.state: LinkState | None = None
+        self._fastest_bps = 0
         self.read_back: dict[str, int] = {}
         """Of the last state: rate_bps, buffer_bytes, delay_ns, jitter_ns, limit_packets."""
 
@@ -135,6 +136,12 @@ class WanDirection:
             "jitter_ns": self._delay.written["jitter"],
             "limit_packets": self._delay.written["limit"],
         }
+        self._fastest_bps = max(self._fastest_bps, self.read_back["rate_bps"])
+
+    def fastest_bps(self) -> int:
+        """The highest rate that held at any time since this was last asked."""
+        fastest_bps, self._fastest_bps = self._fastest_bps, self.read_back["rate_bps"]
+        return fastest_bps
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

@@ -45,7 +45,7 @@ def link_sampler(
     stands in the next line. Not to be trusted: a rate stage from which more went than its rate and its
     bucket (twice over, for its two ends) allow since the last sample.
     """
-    before: dict[str, tuple[int, int, int]] = {}
+    before: dict[str, tuple[int, int]] = {}
     busy: dict[str, tuple[int, int]] = {}
 
     def look_again(name: Direction, since_ns: int, then: Counters, state: LinkState) -> None:
@@ -62,10 +62,11 @@ def link_sampler(
             assert state is not None
             counters = counters_of[name].read()
             now_ns, rate_bps = time.monotonic_ns(), direction.read_back["rate_bps"]
-            then_ns, then_bytes, then_bps = before.get(name, (now_ns, counters.tx_bytes, rate_bps))
-            before[name] = (now_ns, counters.tx_bytes, rate_bps)
-            allowed = max(rate_bps, then_bps) * (now_ns - then_ns) / 8e9 * RATE_SLACK
-            bucket = bucket_bytes(max(rate_bps, then_bps), largest_packet_bytes)
+            then_ns, then_bytes = before.get(name, (now_ns, counters.tx_bytes))
+            before[name] = (now_ns, counters.tx_bytes)
+            fastest_bps = direction.fastest_bps()
+            allowed = fastest_bps * (now_ns - then_ns) / 8e9 * RATE_SLACK
+            bucket = bucket_bytes(fastest_bps, largest_packet_bytes)
             if counters.tx_bytes - then_bytes > allowed + 2 * bucket:
                 distrust(f"link {name}: more left the rate stage than its rate allows")
             lasts_s = counters.backlog_bytes * 8 / rate_bps

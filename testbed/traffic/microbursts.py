@@ -12,19 +12,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pyroute2 import IPRoute
-from pyroute2.netlink import nla
-from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.rtnl import TC_H_ROOT
-from pyroute2.netlink.rtnl.tcmsg import plugins
 
 from testbed.errors import Problem, ShapingError
 from testbed.journal import Journal
 from testbed.plan import Microbursts
+from testbed.shaping import netlink
 from testbed.traffic.datagrams import MOST_AT_ONCE, Ints, Sender, Sink
 
 ETHERNET_BYTES = 14
@@ -34,68 +29,32 @@ LEAD_NS = 3_000_000
 LOOK_S = 0.01
 OPENING = 2**32 - 1
 """Number of the "burst" that is one packet and resolves addresses."""
-_OPTIONS, _HANDLE, _MOST_PACKETS = "option_values", 0x10000, 1 << 20
+_HANDLE, _MOST_PACKETS = 0x10000, 1 << 20
 
 
-class FqOptions(nla):  # type: ignore[misc]
-    """The attributes of fq in their order (include/uapi/linux/pkt_sched.h), as far as one of ours stands."""
-
-    nla_map = (
-        ("TCA_FQ_UNSPEC", "none"),
-        ("TCA_FQ_PLIMIT", "uint32"),
-        ("TCA_FQ_FLOW_PLIMIT", "uint32"),
-        ("TCA_FQ_QUANTUM", "uint32"),
-        ("TCA_FQ_INITIAL_QUANTUM", "uint32"),
-        ("TCA_FQ_RATE_ENABLE", "uint32"),
-        ("TCA_FQ_FLOW_DEFAULT_RATE", "uint32"),
-        ("TCA_FQ_FLOW_MAX_RATE", "uint32"),
-        ("TCA_FQ_BUCKETS_LOG", "uint32"),
-        ("TCA_FQ_FLOW_REFILL_DELAY", "uint32"),
-        ("TCA_FQ_ORPHAN_MASK", "uint32"),
-        ("TCA_FQ_LOW_RATE_THRESHOLD", "uint32"),
-        ("TCA_FQ_CE_THRESHOLD", "uint32"),
-        ("TCA_FQ_TIMER_SLACK", "uint32"),
-    )
-
-
-class Fq:
-    """Plug-in of pyroute2 for `fq`; its own lacks the timer slack."""
-
-    parent = TC_H_ROOT
-    options = FqOptions
-
-    @staticmethod
-    def get_parameters(arguments: dict[str, Any]) -> Any:
-        """The options as the caller made them."""
-        return arguments[_OPTIONS]
-
-
-def pace(netlink: IPRoute, sink: str) -> None:
-    """Put an `fq` on the interface that leads to the address `sink`, and read it back (ShapingError).
+def pace(source: str, device: str) -> None:
+    """Put an `fq` on the interface `device` of the host `source`, and read it back (ShapingError).
 
     It must be exact (its timers may by default be 10 us late) and must not drop (100 packets of a flow).
     """
-    plugins["fq"] = Fq
-    index = netlink.route("get", dst=sink)[0].get_attr("RTA_OIF")
     wanted = {
         "TCA_FQ_PLIMIT": _MOST_PACKETS,
         "TCA_FQ_FLOW_PLIMIT": _MOST_PACKETS,
         "TCA_FQ_TIMER_SLACK": 0,
     }
-    try:
-        netlink.tc(
-            "replace", "fq", index=index, handle=_HANDLE, **{_OPTIONS: {"attrs": list(wanted.items())}}
-        )
-    except NetlinkError as error:
-        problem = Problem("microbursts: fq", f"the kernel refuses it: {error}", next_step="modprobe sch_fq")
-        raise ShapingError(problem) from None
-    for one in netlink.get_qdiscs(index=index):
-        if one["handle"] == _HANDLE and one.get_attr("TCA_KIND") == "fq":
-            options = one.get_attr("TCA_OPTIONS")
-            found = {name: options.get_attr(name) for name in wanted}
-            break
-    else:
-        found = {}
+    interface = netlink.Device(source, device)
+    interface.tc(
+        netlink.NEW_QDISC,
+        "fq",
+        {"attrs": list(wanted.items())},
+        netlink.CREATE | netlink.REPLACE,
+        handle=_HANDLE,
+        parent=netlink.ROOT,
+    )
+    answer = interface.read(netlink.GET_QDISC, handle=_HANDLE)
+    found = {}
+    if answer is not None and answer.get_attr("TCA_KIND") == "fq":
+        found = {name: answer.get_attr("TCA_OPTIONS").get_attr(name) for name in wanted}
     if found != wanted:
         raise ShapingError(Problem("microbursts: fq", f"kernel says {found}", f"{wanted}, as it was set"))
 
@@ -122,7 +81,7 @@ class _Bursts:
         gap_ns = frame_bits * 1e9 / plan.rate_bps
         self.moments_ns: Ints = np.rint(np.arange(self.packets) * gap_ns).astype(np.int64)
         self.starts_ns = range(t0_ns + plan.t_ns, t0_ns + plan.until_ns, plan.every_ns)
-        self.over_ns = int(self.moments_ns[-1]) + patience_ns
+        self.over_ns = int(self.moments_ns[-1]) + patience_ns + 2 * LEAD_NS
         self.sink = Sink(plan.sink, address)
         self.sender = Sender(
             plan.source, self.sink.address, plan.packet_bytes, most_waiting=round(2 * LEAD_NS / gap_ns)

@@ -9,7 +9,7 @@ from typing import Any
 
 from testbed.journal import Journal
 from testbed.plan import Burst, LinkState, Microbursts, Plan, Tenant
-from testbed.traffic import microbursts, tcp, tenant
+from testbed.traffic import tcp, tenant
 
 JITTERS = 8
 """So many times the jitter is more than any delay is late: netem's tables end at four."""
@@ -31,8 +31,16 @@ class Others:
         kinds = (plan.bursts, plan.bulk, plan.tenants)
         return {one.source for kind in kinds for one in kind}
 
+    def prepare(self) -> None:
+        """Have the senders of microbursts paced, before anything is sent."""
+        if self._plan.microbursts:
+            from testbed.traffic import microbursts  # noqa: PLC0415 - few runs need it and its numpy
+
+            for source in sorted({one.source for one in self._plan.microbursts}):
+                microbursts.pace(source, f"{source}-eth0")
+
     def jobs(self, t0_ns: int) -> Iterator[Coroutine[Any, Any, None]]:
-        """One for each; `t0_ns` is CLOCK_MONOTONIC. Senders of microbursts are paced already."""
+        """One for each; `t0_ns` is CLOCK_MONOTONIC."""
         plan = self._plan
         yield from (self._burst("burst", burst, t0_ns) for burst in plan.bursts)
         for bulk in plan.bulk:
@@ -85,6 +93,8 @@ class Others:
         )
 
     async def _microbursts(self, plan: Microbursts, t0_ns: int) -> None:
+        from testbed.traffic import microbursts  # noqa: PLC0415 - as in `prepare`
+
         await microbursts.run(
             plan,
             t0_ns,
@@ -106,7 +116,7 @@ def _longest_ns(state: LinkState) -> int:
     rate_bps = min(state.rate_bps, bucket.sustained_bps) if bucket else state.rate_bps
     queue_ns = state.buffer_bytes * 8 * 10**9 // rate_bps
     slot_ns = state.slot.max_ns if state.slot else 0
-    return state.delay_ns + JITTERS * state.jitter_ns + queue_ns + slot_ns + 2 * microbursts.LEAD_NS
+    return state.delay_ns + JITTERS * state.jitter_ns + queue_ns + slot_ns
 
 
 async def _until(moment_ns: int) -> None:

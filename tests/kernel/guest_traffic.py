@@ -182,9 +182,7 @@ async def _alone_bps(bench: Bench) -> float:
 async def bursts(bench: Bench) -> Results:
     """Microbursts at several rates, captured where they leave, over links that they fit and overflow."""
     found = {}
-    await asyncio.get_running_loop().run_in_executor(
-        bench._thread, microbursts.pace, bench.network.netlink("tenant-a"), bench.address
-    )
+    microbursts.pace("tenant-a", "tenant-a-eth0")
     for name, rate_bps, packet_bytes, state in (
         ("slow", 10**9, 1500, link(10**11, 10, MS)),
         ("fast", 40 * 10**9, 1500, link(10**11, 10, MS)),

@@ -20,7 +20,6 @@ from testbed import record_rows
 from testbed.journal import Journal
 from testbed.plan import LinkState, Tenant, TokenBucket
 from testbed.traffic import others, tcp, tenant
-from testbed.traffic.microbursts import LEAD_NS
 from tests.unit.synthetic_plan import make_plan
 
 TENANT = Tenant(
@@ -115,7 +114,7 @@ def test_the_longest_way_has_every_delay_in_it() -> None:
         token_bucket=TokenBucket(sustained_bps=10**8, budget_bytes=1),
     )  # fmt: skip
     plan = msgspec.structs.replace(make_plan(), link={"a_to_b": state, "b_to_a": state}, changes=())
-    assert others.patience_ns(plan) == 5_000_000 + 8 * 100_000 + 10_000_000 + 2 * LEAD_NS
+    assert others.patience_ns(plan) == 5_000_000 + 8 * 100_000 + 10_000_000
 
 
 def rows(*noted: lines.Line) -> list[dict[str, Any]]:

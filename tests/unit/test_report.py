@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -166,13 +165,11 @@ def test_the_command_on_no_run_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     assert str(tmp_path / "plan.json") in capsys.readouterr().err
 
 
-def test_the_report_is_quick_and_small(run: RunDir, plan: Plan) -> None:
-    """A page of 300 requests takes well under 3 s and a megabyte."""
+def test_the_report_is_small(run: RunDir, plan: Plan) -> None:
+    """A page of 300 requests takes less than a megabyte."""
     tables = record.build(run, plan)
     verdict = expect.judge(plan, tables, [])
-    started = time.perf_counter()
     path = page.write(run, plan, tables, verdict, {})
-    assert time.perf_counter() - started < 3.0
     assert path.stat().st_size < 1_000_000
 
 
