@@ -22,7 +22,7 @@ class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Base of all plan values."""
 
 
-class Loss(Frozen, frozen=True, kw_only=True):
+class Loss(Frozen, frozen=True, kw_only=True, omit_defaults=True):
     """A loss process (kernel: net/sched/sch_netem.c, act_gact.c); all ratios are probabilities per packet.
 
     `random`: every packet is lost with `ratio`.
@@ -59,7 +59,7 @@ class Slot(Frozen, frozen=True, kw_only=True):
     size_bytes: int = 0
 
 
-class Queue(Frozen, frozen=True, kw_only=True):
+class Queue(Frozen, frozen=True, kw_only=True, omit_defaults=True):
     """What manages the buffer in front of the link.
 
     `tail_drop`: bfifo, limited to `buffer_bytes`, nothing else.
@@ -85,7 +85,7 @@ class TokenBucket(Frozen, frozen=True, kw_only=True):
     budget_bytes: int
 
 
-class LinkState(Frozen, frozen=True, kw_only=True):
+class LinkState(Frozen, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about one direction of the WAN at one moment."""
 
     rate_bps: int

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from testbed import audit, expect, manifest, probes, record, verdict
+from testbed import audit, expect, manifest, probes, record, sameness, verdict
 from testbed.capture import tcpdump
 from testbed.command import run_command
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
@@ -49,6 +49,9 @@ def run(
     out: Annotated[Path, typer.Option(help="Where run directories go.")] = OUT,
     no_report: Annotated[bool, typer.Option("--no-report", help="Leave report.html out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict only.")] = False,
+    verify_determinism: Annotated[
+        bool, typer.Option("--verify-determinism", help="Run twice and compare; 2 when the records differ.")
+    ] = False,
 ) -> None:
     """Run a scenario and judge it. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 bad scenario, 4 bad machine."""
     console = Console()
@@ -59,11 +62,39 @@ def run(
     for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
         print(f"warning: {warning.where}: {warning.found}", file=sys.stderr)
     tcpdump.require(plan.captures)
-    directory = new_run_dir(out, plan)
-    directory.scenario.write_bytes(loaded.source.text)
-    plan.write(directory.plan)
-    judged = execute(directory, plan, where, time_of, console, quiet=quiet, report=not no_report)
-    raise typer.Exit(judged.exit_code)
+    if verify_determinism and time_of == "real":
+        raise ScenarioError(
+            Problem("--verify-determinism", "no two runs in real time are the same", "--clock virtual")
+        )
+    directories, exit_codes = [], []
+    for _ in range(2 if verify_determinism else 1):
+        directory = new_run_dir(out, plan)
+        directory.scenario.write_bytes(loaded.source.text)
+        plan.write(directory.plan)
+        judged = execute(directory, plan, where, time_of, console, quiet=quiet, report=not no_report)
+        directories.append(directory)
+        exit_codes.append(judged.exit_code)
+        if judged.status == "UNKNOWN":
+            raise typer.Exit(judged.exit_code)
+    if verify_determinism:
+        exit_codes.append(_compare(directories[0], directories[1], console))
+    raise typer.Exit(max(exit_codes))
+
+
+def _compare(first: RunDir, second: RunDir, console: Console) -> int:
+    """Say whether two runs are the same, and where they part; 0 or 2."""
+    difference = sameness.first_difference(record.load(first), record.load(second))
+    parted = [str(difference)] if difference else []
+    parted += sameness.differing_files(first.path, second.path, "pcap/*.pcap")
+    if not parted:
+        console.print(
+            f"the same, byte for byte: {first.path} and {second.path}", highlight=False, soft_wrap=True
+        )
+        return 0
+    console.print(f"not the same: {first.path} and {second.path}", highlight=False, soft_wrap=True)
+    for one in parted:
+        console.print(f"  {one}", highlight=False, soft_wrap=True, markup=False)
+    return verdict.EXIT_CODES["UNKNOWN"]
 
 
 def place(kernel: str, clock: str | None) -> tuple[Kernel, Clock]:

@@ -107,6 +107,23 @@ def test_the_same_seed_gives_the_same_record(twice: tuple[Ended, Ended]) -> None
     assert_whole(one)
 
 
+def test_determinism_is_verified_on_request(tmp_path: Path) -> None:
+    """Run twice with everything a bad line does, tenants and a capture: the same tables, the same packets."""
+    ended = run(
+        tmp_path,
+        PROJECT / "scenarios/links/impairments.yaml",
+        "--verify-determinism",
+        "--set",
+        "capture=[{link: a_to_b}]",
+        "--set",
+        "timeline=[{at: 0s, tenants: {from: tenant-a, to: tenant-b, flows: 2, size: 1MB, size_cv: 1,"
+        " pause: 50ms, until: 2s}}]",
+    )
+    assert ended.code == 0, ended.output
+    assert f"the same, byte for byte: {tmp_path}" in ended.output
+    assert (ended.run / "pcap/edge-a-wan.pcap").stat().st_size > 100_000
+
+
 def test_a_small_run_has_everything_in_it(twice: tuple[Ended, Ended]) -> None:
     """Verified chunks over the WAN and within DC B, packets lost and sent again, and bursts of tenants."""
     one, _ = twice
