@@ -18,6 +18,7 @@ from testbed import audit, expect, record
 from testbed.command import run_command
 from testbed.plan import Plan
 from testbed.resolve import load_and_resolve
+from testbed.resolve.lint import lint
 from testbed.run import OUT, carry_out, new_run_dir, place
 
 app = typer.Typer(add_completion=False)
@@ -45,6 +46,8 @@ def calibrate(
         scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
     where, time_of = place(kernel, clock)
+    for warning in lint(loaded, whole, kernel=where.name, clock=time_of):
+        print(f"warning: {warning}", file=sys.stderr)
     plan = link_only(whole)
     directory = new_run_dir(out, plan)
     directory.scenario.write_bytes(loaded.source.text)

@@ -75,6 +75,7 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
             f"{format_duration_ns(plan.duration_ns)}, then up to {format_duration_ns(plan.drain_ns)} to end",
         ),
         *((f"link {direction}", _state(plan.link[direction])) for direction in DIRECTIONS),
+        ("packets", f"MTU {plan.mtu_bytes}, offload {plan.offload}"),
         (
             "guest",
             f"{format_size_bytes(plan.memory_bytes)} memory, TCP windows to {plan.window_bytes >> 20} MiB",
@@ -96,10 +97,22 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     if plan.bursts:
         total = format_size_bytes(sum(burst.size_bytes for burst in plan.bursts))
         rows.append(("other tenants", f"{len(plan.bursts)} bursts, {total} in all"))
+    rows += [
+        ("tenants", f"{t.source} to {t.sink}: {t.flows} flows, {_span(t.t_ns, t.until_ns)}")
+        for t in plan.tenants
+    ]
+    rows += [
+        ("microbursts", f"{m.source} to {m.sink}: {format_rate_bps(m.rate_bps)}, {_span(m.t_ns, m.until_ns)}")
+        for m in plan.microbursts
+    ]
     rows += [("capture", f"{c.device}: {c.filter or 'everything'}") for c in plan.captures]
     rows += [(format_duration_ns(event.t_ns), f"{event.name}: {event.detail}") for event in plan.events]
     rows += [("expect", expectation.name) for expectation in plan.expectations]
     return rows
+
+
+def _span(t_ns: int, until_ns: int) -> str:
+    return f"{format_duration_ns(t_ns)} to {format_duration_ns(until_ns)}"
 
 
 def _state(state: LinkState) -> str:

@@ -60,7 +60,7 @@ def run(
     )
     where, time_of = place(kernel, clock)
     for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
-        print(f"warning: {warning.where}: {warning.found}", file=sys.stderr)
+        print(f"warning: {warning}", file=sys.stderr)
     tcpdump.require(plan.captures)
     if verify_determinism and time_of == "real":
         raise ScenarioError(

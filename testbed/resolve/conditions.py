@@ -21,7 +21,7 @@ TAIL_DROP: Final = Queue()
 class Jitter:
     """Scale (ns) and the name of a table in Plan.delay_tables."""
 
-    scale: int
+    scale_ns: int
     distribution: str = "uniform"
 
 
@@ -58,10 +58,10 @@ class Conditions:
         nominal_bps = round(self.rate * scale)
         buffer_bytes = self.buffer.size_bytes(nominal_bps, scale)
         return LinkState(
-            rate_bps=round(nominal_bps * self.noise * self.storm),
+            rate_bps=_whole_bytes(nominal_bps * self.noise * self.storm),
             buffer_bytes=buffer_bytes,
             delay_ns=self.delay,
-            jitter_ns=self.jitter.scale,
+            jitter_ns=self.jitter.scale_ns,
             distribution=self.jitter.distribution,
             loss=plan_loss(self.loss) if self.loss else None,
             reorder=self.reorder,
@@ -70,7 +70,7 @@ class Conditions:
             slot=None if self.slot is None else _plan_slot(self.slot, scale),
             queue=_plan_queue(self.queue, buffer_bytes, scale),
             token_bucket=self._token_bucket(scale),
-            flow_cap_bps=None if self.flow_cap is None else round(self.flow_cap * scale),
+            flow_cap_bps=None if self.flow_cap is None else _whole_bytes(self.flow_cap * scale),
             path_mtu_bytes=self.path_mtu,
             black_hole_bytes=self.black_hole_above,
             limit_packets=self.limit,
@@ -81,9 +81,14 @@ class Conditions:
         if self.token_bucket is None:
             return None
         return TokenBucket(
-            sustained_bps=round(self.token_bucket.sustained * scale),
+            sustained_bps=_whole_bytes(self.token_bucket.sustained * scale),
             budget_bytes=round(self.token_bucket.budget * scale),
         )
+
+
+def _whole_bytes(rate_bps: float) -> int:
+    """The rate that the kernel can have, which counts whole bytes a second."""
+    return round(rate_bps / 8) * 8
 
 
 class Shapes:
@@ -105,7 +110,7 @@ class Shapes:
                 jitter = Jitter(given.scale, given.distribution)
             case _:
                 jitter = Jitter(given)
-        if jitter.scale or jitter.distribution != "uniform":
+        if jitter.scale_ns or jitter.distribution != "uniform":
             self._name("uniform", jitter.distribution)
         return jitter
 

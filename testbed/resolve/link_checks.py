@@ -14,6 +14,7 @@ from testbed.plan import DIRECTIONS, Direction, LinkState, TokenBucket
 from testbed.resolve.findings import Findings
 from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
+from testbed.shaping import limits
 from testbed.shaping.distributions import UNIT
 from testbed.units import NS_PER_S, format_duration_ns, format_rate_bps, format_size_bytes
 
@@ -25,12 +26,6 @@ MIN_RATE_BPS: Final = 8_000
 """HTB counts whole bytes a second, and the time of two jumbo frames in 32 bits."""
 MAX_JITTER_NS: Final = 2 * NS_PER_S
 """netem multiplies jitter by its table in 32 bits (net/sched/sch_netem.c, tabledist)."""
-U32_MAX: Final = 2**32 - 1
-INT32_MAX: Final = 2**31 - 1
-HTB_TICK_NS: Final = 64
-"""HTB keeps its buckets as times, in 32 bits of these (include/net/pkt_sched.h, PSCHED_SHIFT)."""
-MAX_FLOW_CAP_BPS: Final = (U32_MAX - 1) * 8
-"""sch_fq knows rates in 32 bits of bytes per second."""
 
 Trouble: TypeAlias = tuple[str, str, str, str]
 """What it is about; found, allowed and next step of a Problem."""
@@ -77,9 +72,9 @@ def _troubles(state: LinkState, mtu_bytes: int, lowest: Mapping[str, float]) -> 
         yield from _of_red(state)
     if state.token_bucket is not None:
         yield from _of_bucket(state, state.token_bucket)
-    if state.flow_cap_bps is not None and state.flow_cap_bps > MAX_FLOW_CAP_BPS:
+    if state.flow_cap_bps is not None and state.flow_cap_bps > limits.CAP_MAX_BPS:
         found = f"a flow_cap of {rate(state.flow_cap_bps)} is more than sch_fq holds"
-        yield "flow_cap", found, f"up to {rate(MAX_FLOW_CAP_BPS)}", "flow_cap: none for no cap at all"
+        yield "flow_cap", found, f"up to {rate(limits.CAP_MAX_BPS)}", "flow_cap: none for no cap at all"
     for name, limit in (("path_mtu", state.path_mtu_bytes), ("black_hole_above", state.black_hole_bytes)):
         if limit is not None and limit > mtu_bytes:
             found = f"{name} of {limit} is above the link's mtu of {mtu_bytes}, so no packet would meet it"
@@ -88,10 +83,10 @@ def _troubles(state: LinkState, mtu_bytes: int, lowest: Mapping[str, float]) -> 
 
 def _of_red(state: LinkState) -> Iterator[Trouble]:
     size, high = format_size_bytes, state.queue.max_bytes
-    most = min(state.buffer_bytes, INT32_MAX)
+    most = min(state.buffer_bytes, limits.RED_MAX_BYTES)
     if high > most:
         found = f"RED's max of {size(high)} is above the buffer of {size(state.buffer_bytes)}"
-        if state.buffer_bytes > INT32_MAX:
+        if state.buffer_bytes > limits.RED_MAX_BYTES:
             found = f"RED's max of {size(high)} does not fit the kernel's 32 bits"
         yield "red", found, f"max up to {size(most)}", ""
 
@@ -101,7 +96,7 @@ def _of_bucket(state: LinkState, bucket: TokenBucket) -> Iterator[Trouble]:
     if bucket.sustained_bps >= state.rate_bps:
         found = f"the token bucket's sustained rate of {slow} is not below the rate of {fast}"
         yield "bucket", found, "sustained below rate", "to take the bucket away: token_bucket: none"
-    most = U32_MAX * HTB_TICK_NS * (bucket.sustained_bps // 8) // NS_PER_S
+    most = limits.budget_max_bytes(bucket.sustained_bps)
     if bucket.budget_bytes > most:
         budget = format_size_bytes(bucket.budget_bytes)
         found = f"a budget of {budget} lasts longer than HTB can count at the sustained rate of {slow}"

@@ -242,7 +242,7 @@ def _trace(
     if "jitter" in rows[0]:
         name = before("jitter").distribution
         rows = tuple(
-            row | {"jitter": Jitter(making.shapes.jitter(row["jitter"], path).scale, name)} for row in rows
+            row | {"jitter": Jitter(making.shapes.jitter(row["jitter"], path).scale_ns, name)} for row in rows
         )
     restored = {name: before(name) for name in rows[0]}
     yield from _until(entry, _followed_to(entry.at, end_ns, trace, rows, rounds), restored)
@@ -292,7 +292,7 @@ def _same_form(start: Any, end: Any) -> bool:
     if isinstance(start, Buffer) and isinstance(end, Buffer):
         return (start.time_ns is None) == (end.time_ns is None)
     if isinstance(start, Jitter) and isinstance(end, Jitter):
-        return start.distribution == end.distribution or 0 in (start.scale, end.scale)
+        return start.distribution == end.distribution or 0 in (start.scale_ns, end.scale_ns)
     return not any(value is None or isinstance(value, Section) for value in (start, end))
 
 
@@ -305,8 +305,8 @@ def _between(start: Any, end: Any, number: float, count: float) -> Any:
             return Buffer(time_ns=_between(start.time_ns, end.time_ns, number, count))
         return Buffer(fixed_bytes=_between(start.fixed_bytes, end.fixed_bytes, number, count))
     if isinstance(start, Jitter):
-        shape = end.distribution if end.scale else start.distribution
-        return Jitter(_between(start.scale, end.scale, number, count), shape)
+        shape = end.distribution if end.scale_ns else start.distribution
+        return Jitter(_between(start.scale_ns, end.scale_ns, number, count), shape)
     if isinstance(start, int) and isinstance(end, int) and isinstance(number, int):
         return start + (end - start) * number // int(count)
     value = start + (end - start) * number / count

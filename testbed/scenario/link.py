@@ -35,7 +35,6 @@ from testbed.scenario.quantities import (
 SMALLEST_PATH_MTU: Final = 576
 """What every IPv4 host must be able to take (RFC 791); Linux does not learn less (min_pmtu is 552)."""
 THRESHOLD_ALLOWED: Final = "a share of the buffer, such as 20%, or a size, such as 2MB"
-QUEUES: Final = ("tail_drop", "fq_codel", "codel", "red")
 INT32_MAX: Final = 2**31 - 1
 """netem keeps packets, bytes of a slot and its limit in 32 bits."""
 

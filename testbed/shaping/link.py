@@ -11,7 +11,10 @@ rest. Never on an end host, where TCP would see its own qdisc push back.
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 from testbed.errors import Problem, ShapingError
@@ -21,10 +24,11 @@ from testbed.shaping.cut import Cut
 from testbed.shaping.delay import NETEM, DelayStage, flight_limit, loss_ratio
 from testbed.shaping.drops import CLSACT, Drops
 from testbed.shaping.flow_cap import FQ, FlowCap
+from testbed.shaping.limits import bucket_bytes
 from testbed.shaping.netlink import Device
 from testbed.shaping.path_mtu import PathMtu
 from testbed.shaping.queues import BUFFER, CLASS
-from testbed.shaping.rate import HTB, RateStage, bucket_bytes
+from testbed.shaping.rate import HTB, RateStage
 from testbed.shaping.segmentation import cut_before_delay_stage, cut_before_rate_stage
 
 __all__ = [
@@ -106,7 +110,8 @@ class WanDirection:
             "delay": self._delay,
         }
         self.state: LinkState | None = None
-        self._fastest_bps = 0
+        self._rates_bps: list[tuple[int, int]] = []
+        self._last_written: list[str] = []
         self.read_back: dict[str, int] = {}
         """Of the last state: rate_bps, buffer_bytes, delay_ns, jitter_ns, limit_packets."""
 
@@ -128,7 +133,7 @@ class WanDirection:
         problems = self._differences(self._parts if self.state is None else written)
         if problems:
             raise ShapingError(*problems)
-        self.state = state
+        self.state, self._last_written = state, written
         self.read_back = {
             "rate_bps": self._rate.written["rate"] * 8,
             "buffer_bytes": self._rate.written.get("buffer", state.buffer_bytes),
@@ -136,17 +141,17 @@ class WanDirection:
             "jitter_ns": self._delay.written["jitter"],
             "limit_packets": self._delay.written["limit"],
         }
-        self._fastest_bps = max(self._fastest_bps, self.read_back["rate_bps"])
+        self._rates_bps.append((time.monotonic_ns(), self.read_back["rate_bps"]))
 
-    def fastest_bps(self) -> int:
-        """The highest rate that held at any time since this was last asked."""
-        fastest_bps, self._fastest_bps = self._fastest_bps, self.read_back["rate_bps"]
-        return fastest_bps
+    def fastest_bps(self, since_ns: int) -> int:
+        """The highest rate that held at any time since then (CLOCK_MONOTONIC)."""
+        held = max(bisect_right(self._rates_bps, since_ns, key=itemgetter(0)) - 1, 0)
+        return max(rate_bps for _, rate_bps in self._rates_bps[held:])
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """All that was read back for the present state, by part."""
-        return {name: part.written for name, part in self._parts.items()}
+        """What was read back after the last change, by part: of those that it wrote."""
+        return {name: self._parts[name].written for name in self._last_written}
 
     def verify(self) -> list[Problem]:
         """Read everything again: whatever is not as it was last set."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed import check
+from testbed.command import run_command
 from testbed.resolve import lint, load_and_resolve
 from tests.unit.link_plans import LINK
 from topologies import TOPOLOGIES
@@ -173,11 +175,13 @@ def test_the_place_is_the_entry_that_acts() -> None:
         (["--kernel", "bsd"], 3, "--kernel: unknown 'bsd'"),
     ],
 )
-def test_the_check_command_warns(options: list[str], code: int, says: str) -> None:
+def test_the_check_command_warns(
+    options: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`python -m testbed.check` prints warnings and still ends with 0; it knows kernels and clocks."""
-    command = [sys.executable, "-m", "testbed.check", str(LINK), *options]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (result.returncode, says in result.stdout + result.stderr) == (code, True)
+    assert run_command(check.app, [str(LINK), *options]) == code
+    captured = capsys.readouterr()
+    assert says in captured.out + captured.err
 
 
 def test_checking_loads_no_netlink() -> None:
