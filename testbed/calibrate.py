@@ -49,7 +49,7 @@ def calibrate(
     for warning in lint(loaded, whole, kernel=where.name, clock=time_of):
         print(f"warning: {warning}", file=sys.stderr)
     plan = link_only(whole)
-    directory = new_run_dir(out, plan)
+    directory = new_run_dir(out, plan, latest=False)
     directory.scenario.write_bytes(loaded.source.text)
     plan.write(directory.plan)
     carry_out(directory, plan, where, time_of, console, quiet=True)

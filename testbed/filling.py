@@ -67,11 +67,9 @@ async def measure(
             "calibration",
             time.monotonic_ns(),
             direction=name,
-            wanted_bps=wanted[name].rate_bps,
             rate_bps=busy.rate_bps,
             span_ns=round(busy.span_s * 1e9),
             grain_bytes=grain_bytes,
-            wanted_rtt_ns=round(rtt_s * 1e9),
             rtt_ns=round(handshake_s * 1e9),
         )
 
@@ -89,6 +87,9 @@ async def _fill(
     buffer_s = state.buffer_bytes * 8 / state.rate_bps
     interval_s = min(buffer_s / SAMPLES_PER_BUFFER, LONGEST_INTERVAL_S)
     longest_s = ROUND_TRIPS * rtt_s + 2 * buffer_s + SLOWEST_S
+    # The first SYN of a new network is lost, as its devices are not yet active (net/core/link_watch.c).
+    first = await traffic.start(sender, receiver, flows=1, size_bytes=1, congestion_control="cubic")
+    await first.finished()
     transfer = await traffic.start(
         sender,
         receiver,

@@ -215,7 +215,10 @@ class Run:
                 plan.sample_ns,
                 self._link_sampler(),
             ),
-            every(min(TCP_INTERVAL_NS, 10 * plan.sample_ns), tcp_sampler(senders, self._tcp)),
+            every(
+                min(TCP_INTERVAL_NS, 10 * plan.sample_ns),
+                tcp_sampler(senders, self._tcp, self._others.bulk_ends),
+            ),
             every(1_000_000_000, partial(progress, t0_ns)),
             every(1_000_000_000, self._settings.read),
             self._timeline(t0_ns),

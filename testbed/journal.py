@@ -11,17 +11,18 @@ bench.jsonl       start(t_ns = t0) · event(name, detail)
                   captured(device, packets, dropped_packets): it has ended, and what it said of itself
                   trust(what): a reason not to trust this run
                   end(reason): the last line of a run that ended by itself
-audit.jsonl       calibration(direction, wanted_bps, rate_bps, span_ns, grain_bytes, wanted_rtt_ns, rtt_ns):
-                  the link filled by TCP, without impairments
+audit.jsonl       calibration(direction, rate_bps, span_ns, grain_bytes, rtt_ns): the link filled by TCP,
+                  without impairments
                   train(direction, clock, tells_limit_drops, interval_ns, missed, sizes, left_ns, arrived):
                   probes, with the impairments of the start
                   settings(direction, readings, differences): read again every second, as texts; at the end
                   counters(direction, moment, places): at t0 and at the end
 link.jsonl        link(direction, rate_bps, delay_ns, jitter_ns, loss_ratio: as set and read back;
                   tx_bytes, tx_packets, drops: cumulative counters of the rate stage; backlog_bytes: its
-                  queue now; lost_packets: cumulative losses of the delay stage; limit_drops: of its own
-                  accord; flight_packets: its queue now; busy_ns, busy_bytes: a time since the last sample in
-                  which the rate stage was surely busy, and what left it)
+                  queue now; lost_packets: cumulative losses on the way; filtered_packets: of these, ahead of
+                  the delay stage; limit_drops: of its own accord; flight_packets: its queue now;
+                  busy_from_ns, busy_ns, busy_bytes: a time in which the rate stage was surely busy, and
+                  what left it)
 tcp.jsonl         tcp(host, local, remote, use, cwnd_packets, rtt_ns, bytes_acked, bytes_retrans,
                   delivery_bps, notsent_bytes, congestion_control); use is kv or tenant; only
                   sockets that moved

@@ -48,15 +48,13 @@ class LinkSet(Line, frozen=True, kw_only=True, tag="link_set"):
 
 
 class Calibration(Line, frozen=True, kw_only=True, tag="calibration"):
-    """What the link was asked to give, and what it gave."""
+    """What the link gave when it was full, and when it was idle."""
 
     direction: str
-    wanted_bps: float
     rate_bps: float
     span_ns: int
     """How long the rate stage was surely busy; 0: never, so that nothing was measured."""
     grain_bytes: int
-    wanted_rtt_ns: int
     rtt_ns: int
 
 
@@ -135,7 +133,9 @@ class LinkSample(Line, frozen=True, kw_only=True, tag="link"):
     lost_packets: int
     flight_packets: int
     tx_packets: int = 0
+    filtered_packets: int = 0
     limit_drops: int = 0
+    busy_from_ns: int | None = None
     busy_ns: int | None = None
     busy_bytes: int | None = None
 

@@ -160,7 +160,7 @@ def _link() -> dict[str, Metric]:
             "drops",
             "sum",
             "super-packets",
-            f"super-packets dropped by the full buffer {direction}",
+            f"dropped by the queue {direction}: super-packets by a full buffer, packets by an AQM",
             where,
         )
         metrics[f"{prefix}.lost_packets"] = Metric(

@@ -181,14 +181,17 @@ def numbered(template: bytes, number: int, sent_ns: int, packet_bytes: int = PAC
 
 
 def interval_ns(plan: Plan) -> int:
-    """So far apart that no probe waits for another: neither for its turn nor because jitter delayed it."""
+    """So far apart that no probe waits for another: neither for its turn nor because jitter delayed it.
+
+    Where packets leave in slots, each is gone before the next one comes: that would draw the pause anew.
+    """
     apart = [SHORTEST_INTERVAL_NS]
     for state in plan.link.values():
         apart.append((PACKET_BYTES + _ETHERNET_BYTES) * 8 * LOAD * _S // state.rate_bps)
         least, most = _extremes(plan, state)
         apart.append(most - least + SHORTEST_INTERVAL_NS)
         if state.slot is not None:
-            apart.append(2 * state.slot.max_ns)
+            apart.append(state.delay_ns + most + state.slot.max_ns + SHORTEST_INTERVAL_NS)
     return max(apart)
 
 

@@ -103,9 +103,11 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "backlog_bytes": pl.Int64,
         "drops": pl.Int64,  # at the buffer, since the previous sample
         "sent_packets": pl.Int64,  # that left the rate stage since the previous sample
-        "lost_packets": pl.Int64,  # by the loss process, since the previous sample
+        "lost_packets": pl.Int64,  # on the way, since the previous sample
+        "filtered_packets": pl.Int64,  # of these, ahead of the delay stage: too large, or every n-th
         "limit_drops": pl.Int64,  # by the delay stage's limit, since the previous sample
         "flight_packets": pl.Int64,
+        "busy_from_s": pl.Float64,
         "busy_s": pl.Float64,  # a time in which the rate stage surely had something to send
         "busy_bps": pl.Float64,  # what left it in that time
     },

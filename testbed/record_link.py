@@ -37,8 +37,10 @@ def links(journal: SortedJournal) -> list[Row]:
             row["drops"] = line.drops - before.drops
             row["sent_packets"] = line.tx_packets - before.tx_packets
             row["lost_packets"] = line.lost_packets - before.lost_packets
+            row["filtered_packets"] = line.filtered_packets - before.filtered_packets
             row["limit_drops"] = line.limit_drops - before.limit_drops
-            if line.busy_ns and line.busy_bytes is not None:
+            if line.busy_from_ns is not None and line.busy_ns and line.busy_bytes is not None:
+                row["busy_from_s"] = journal.seconds(line.busy_from_ns)
                 row["busy_s"] = line.busy_ns / NS_PER_S
                 row["busy_bps"] = line.busy_bytes * BITS_PER_BYTE / row["busy_s"]
         previous[line.direction] = line

@@ -113,8 +113,8 @@ def place(kernel: str, clock: str | None) -> tuple[Kernel, Clock]:
     return choose(kernel, wanted), wanted
 
 
-def new_run_dir(out: Path, plan: Plan) -> RunDir:
-    """Make `<out>/<scenario>-<seed>[-n]` and point `<out>/latest` to it; ScenarioError when that fails."""
+def new_run_dir(out: Path, plan: Plan, *, latest: bool = True) -> RunDir:
+    """Make `<out>/<scenario>-<seed>[-n]`, point `<out>/latest` to it; ScenarioError when that fails."""
     name = re.sub(r"[^\w.-]+", "-", plan.name).strip(".-") or "scenario"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -127,9 +127,10 @@ def new_run_dir(out: Path, plan: Plan) -> RunDir:
                 continue
         directory = RunDir(path)
         directory.journal.mkdir()
-        latest = out / "latest"
-        latest.unlink(missing_ok=True)
-        latest.symlink_to(path.name)
+        if latest:
+            link = out / "latest"
+            link.unlink(missing_ok=True)
+            link.symlink_to(path.name)
     except OSError as error:
         problem = Problem(f"--out {out}", f"cannot make a run directory: {error}", "a writable directory")
         raise ScenarioError(problem) from None
@@ -170,7 +171,7 @@ def execute(
     if report:
         from testbed.report import page  # noqa: PLC0415 - a quiet run in CI need not load it
 
-        page.write(directory, plan, tables, judged, written)
+        page.write(directory, plan, tables, judged, written, findings=findings)
     if not quiet:
         console.print(audit.summary(findings), highlight=False)
     console.print(verdict.table(judged))

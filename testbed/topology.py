@@ -141,6 +141,10 @@ class Network:
         self._net.start()
         for node in self._net.hosts:
             _configure(node)
+        for link in self._net.links:
+            if all("routes" in intf.node.params for intf in (link.intf1, link.intf2)):
+                _introduce(link.intf1, link.intf2)
+                _introduce(link.intf2, link.intf1)
 
     @property
     def hosts(self) -> list[str]:
@@ -168,6 +172,16 @@ class _Net(Mininet):  # type: ignore[misc]
 
     def configHosts(self) -> None:  # noqa: N802 - Mininet's name
         """Nothing: addresses need all links first."""
+
+
+def _introduce(intf: Any, other: Any) -> None:
+    """Routers know each other for good: no address resolution is lost, or counted, on the WAN."""
+    index, there = (one.node.netlink.link_lookup(ifname=one.name)[0] for one in (intf, other))
+    (peer,) = other.node.netlink.link("get", index=there)
+    address = other.address.split("/")[0]
+    intf.node.netlink.neigh(
+        "add", ifindex=index, dst=address, lladdr=peer.get_attr("IFLA_ADDRESS"), state="permanent"
+    )
 
 
 def _configure(node: Any) -> None:

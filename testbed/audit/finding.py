@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +35,10 @@ class Finding:
             f"allowed {self.allowed}"
         )
         return f"{said}; {self.more}" if self.more else said
+
+    def saying(self, more: str) -> Finding:
+        """The same with something more to say."""
+        return replace(self, more=more)
 
 
 def missing(what: str, direction: Direction) -> Finding:

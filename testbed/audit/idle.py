@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import polars as pl
 
 from testbed.audit.finding import Finding, missing
+from testbed.audit.notes import clock, detail
 from testbed.plan import Direction, Plan
 from testbed.readable import quantity
 
@@ -27,7 +27,8 @@ def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) 
         return
     yield _rate(plan, direction, noted)
     rate_bps = plan.link[direction].rate_bps
-    asked_s, rtt_s = noted["wanted_rtt_ns"] / NS_PER_S, noted["rtt_ns"] / NS_PER_S
+    asked_s = sum(state.delay_ns for state in plan.link.values()) / NS_PER_S
+    rtt_s = noted["rtt_ns"] / NS_PER_S
     allowed_s = RTT_TOLERANCE_S[clock(tables)] + HANDSHAKE_BYTES * 8 / rate_bps
     yield Finding(
         "round trip",
@@ -58,15 +59,3 @@ def _rate(plan: Plan, direction: Direction, noted: dict[str, Any]) -> Finding:
         f"± {100 * allowed:.2g} %",
         ok=abs(noted["rate_bps"] / state.rate_bps - 1) <= allowed,
     )
-
-
-def detail(tables: Mapping[str, pl.DataFrame], kind: str, name: str) -> dict[str, Any] | None:
-    """The fields of an event."""
-    events = tables["events"].filter((pl.col("kind") == kind) & (pl.col("name") == name))
-    return None if events.is_empty() else json.loads(events["detail"][0])
-
-
-def clock(tables: Mapping[str, pl.DataFrame]) -> str:
-    """Of the run: virtual or real; virtual, which is stricter, when nothing says."""
-    trains = tables["events"].filter(pl.col("kind") == "train")
-    return "virtual" if trains.is_empty() else str(json.loads(trains["detail"][0])["clock"])

@@ -29,10 +29,11 @@ def rebuild(run: RunDir) -> verdict.Verdict:
     """Make record, verdict.json, junit.xml and report.html from the journal; ScenarioError without a plan."""
     plan = _plan(run)
     tables = record.build(run, plan)
-    judged = expect.judge(plan, tables, expect.trust(run, tables, audit.judge(plan, tables)))
+    findings = audit.judge(plan, tables)
+    judged = expect.judge(plan, tables, expect.trust(run, tables, findings))
     judged.write(run.verdict)
     verdict.write_junit(judged, plan.name, run.junit)
-    page.write(run, plan, tables, judged, _manifest(run))
+    page.write(run, plan, tables, judged, _manifest(run), findings=findings)
     return judged
 
 

@@ -117,7 +117,11 @@ def _backlog(tables: Tables) -> Chart:
 
 def _retransmissions(tables: Tables) -> Chart:
     curves = []
-    for use, label, colour in (("kv", "KV", "orange"), ("tenant", "other tenants", "grey")):
+    for use, label, colour in (
+        ("kv", "KV", "orange"),
+        ("bulk", "bulk", "blue"),
+        ("tenant", "other tenants", "grey"),
+    ):
         again = signals.retransmitted(tables["tcp"], use)
         curves.append(Curve(label, colour, "area", *signals.sum_per(again, "bytes", 1.0, MEGA)))
     return Chart("Sent again by TCP", "MB/s", 100, tuple(curves))
@@ -132,7 +136,7 @@ def _losses(tables: Tables) -> Chart:
         (
             Curve("on the way", "red", "area", *signals.sum_per(link, "lost_packets", 1.0, 1.0)),
             Curve(
-                "dropped by the full buffer (super-packets)",
+                "dropped by the queue (super-packets, packets by an AQM)",
                 "grey",
                 "area",
                 *signals.sum_per(link, "drops", 1.0, 1.0),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 import polars as pl
 
 from testbed import record
+from testbed.audit import Finding
 from testbed.plan import Expectation, Plan
 from testbed.readable import number, quantity
 from testbed.report import captures, charts, proof, provenance, signals, svg, tables
@@ -25,16 +26,23 @@ CURSOR_DIGITS = 4
 
 
 def write(
-    run: RunDir, plan: Plan, record_tables: Tables, verdict: Verdict, manifest: Mapping[str, object]
+    run: RunDir,
+    plan: Plan,
+    record_tables: Tables,
+    verdict: Verdict,
+    manifest: Mapping[str, object],
+    *,
+    findings: Sequence[Finding],
 ) -> Path:
     """Write `report.html` of `run` and return its path.
 
     Self-contained: no request leaves the page. Any of the tables may be empty. Keys of `manifest` that
-    are known (`virtual_s`, `wall_s`, `command`) are shown in their place, all others in a list.
+    are known (`virtual_s`, `wall_s`, `command`) are shown in their place, all others in a list. `findings`:
+    what the audit of the link found.
     """
     axis = signals.time_axis(plan, record_tables)
     digest = record.digest_tables(record_tables)
-    text = _page(run, plan, record_tables, verdict, manifest, axis=axis, digest=digest)
+    text = _page(run, plan, record_tables, verdict, manifest, axis=axis, digest=digest, findings=findings)
     run.report.write_text(text, encoding="utf-8")
     return run.report
 
@@ -48,13 +56,14 @@ def _page(
     *,
     axis: TimeAxis,
     digest: str,
+    findings: Sequence[Finding],
 ) -> str:
     drawn, cursor_series = _figures(charts.figures(plan, record_tables, axis), axis)
     data = {"span": [axis.from_s, axis.to_s], "plot": {"left": svg.LEFT, "width": svg.PLOT_WIDTH}}
     body = element(
         "main",
         _header(plan, verdict),
-        proof.section(plan, record_tables),
+        proof.section(findings),
         _distrust(verdict),
         _numbers(plan, record_tables, manifest, digest),
         _section("What was expected", _expectations(plan, verdict)),

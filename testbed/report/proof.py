@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from testbed import audit
 from testbed.audit.finding import ARROWS
-from testbed.plan import DIRECTIONS, Plan
+from testbed.plan import DIRECTIONS
 from testbed.report.markup import Child, Markup, element
-from testbed.report.signals import Tables
 from testbed.report.tables import grid
 
 
-def section(plan: Plan, tables: Tables) -> Markup:
+def section(findings: Sequence[audit.Finding]) -> Markup:
     """The answer, every miss in a sentence, and what was measured of each direction."""
-    findings = audit.judge(plan, tables)
     missed = [finding for finding in findings if not finding.ok]
     answer = "The link was not as asked" if missed else "The link was as asked"
     if missed and all(finding.measured == audit.ABSENT for finding in missed):
@@ -30,7 +30,7 @@ def section(plan: Plan, tables: Tables) -> Markup:
     )
 
 
-def _cell(findings: list[audit.Finding], what: str, direction: str) -> Markup:
+def _cell(findings: Sequence[audit.Finding], what: str, direction: str) -> Markup:
     """All findings of a kind in a direction: one for each loss process of the run, and one of most."""
     return element(
         "div",

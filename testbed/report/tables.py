@@ -206,12 +206,24 @@ def transfers(tables: Tables) -> Markup:
             name,
             str(chosen.height),
             str((chosen["state"] == "failed").sum()),
-            shown(chosen["size_bytes"].sum(), "bytes"),
+            str((chosen["state"] == "partial").sum()),
+            shown(chosen.filter(pl.col("state") == "completed")["size_bytes"].sum(), "bytes"),
             *(shown(chosen["goodput_bps"].quantile(q, "linear"), "bps") for q in (0.1, 0.5, 0.9)),
             shown(chosen["chunks"].sum()) if chosen["chunks"].count() else DASH,
             shown(chosen["checksum_errors"].sum()) if chosen["checksum_errors"].count() else DASH,
         ])  # fmt: skip
-    heads = ["", "transfers", "failed", "bytes", "goodput P10", "P50", "P90", "chunks", "checksum errors"]
+    heads = [
+        "",
+        "transfers",
+        "failed",
+        "partial",
+        "bytes of the complete",
+        "goodput P10",
+        "P50",
+        "P90",
+        "chunks",
+        "checksum errors",
+    ]
     return grid(heads, rows, empty="nothing was transferred")
 
 

@@ -59,6 +59,14 @@ class View:
             moments[change.direction].append(Moment(change.t_ns, change.state, path))
         return moments
 
+    def fullest(self, direction: Direction) -> tuple[int, int]:
+        """Rate (bps) and round trip (ns) when most is in flight in a direction: of all the run's states."""
+        back = DIRECTIONS[1 - DIRECTIONS.index(direction)]
+        back_ns = max(moment.state.delay_ns for moment in self.moments[back])
+        states = [moment.state for moment in self.moments[direction]]
+        fullest = max(states, key=lambda state: state.rate_bps * (state.delay_ns + back_ns))
+        return fullest.rate_bps, fullest.delay_ns + back_ns
+
     def first(self, direction: Direction, meets: Callable[[LinkState], bool]) -> Moment | None:
         """The first moment of a direction whose state meets a condition."""
         return next((moment for moment in self.moments[direction] if meets(moment.state)), None)
@@ -141,7 +149,6 @@ def _limit(view: View) -> Warned:
 
 def _single_flow(view: View) -> Warned:
     """Windows end at 1 GiB, so a flow has a largest rate, and so does a capped one."""
-    rtt_ns = sum(state.delay_ns for state in view.plan.link.values())
     for index, entry in enumerate(view.scenario.timeline):
         path: KeyPath
         if isinstance(entry, TenantsEntry):
@@ -156,7 +163,7 @@ def _single_flow(view: View) -> Warned:
             continue
         if direction is None:
             continue
-        rate_bps = view.plan.link[direction].rate_bps
+        rate_bps, rtt_ns = view.fullest(direction)
         needed = -(-rate_bps * rtt_ns // (8 * NS_PER_S * MAX_WINDOW_BYTES))
         if flows * sources < needed:
             rate, rtt = format_rate_bps(rate_bps), format_duration_ns(rtt_ns)

@@ -83,7 +83,8 @@ class DelayStage:
             "loss_model": _chain(chain),
             "reorder": probability(state.reorder),
             "gap": int(state.reorder > 0),  # 0: never reorder; 1: any packet may be the one
-            "duplicate": probability(state.duplicate),
+            # of a packet that is doubled and lost one goes on, through a partition, too (`netem_enqueue`)
+            "duplicate": 0 if state.partitioned else probability(state.duplicate),
             "corrupt": probability(state.corrupt),
             "slot": _slot(state),
             "rate": ORDERING_BPS // 8,

@@ -21,6 +21,11 @@ def budget_max_bytes(sustained_bps: int) -> int:
     return _U32_MAX * TICK_NS * (sustained_bps // 8) // 10**9
 
 
+def bucket_bytes(rate_bps: int, largest_packet_bytes: int) -> int:
+    """HTB's bucket: two super-packets, or 20 us of the rate so that timer steps do not cap it."""
+    return max(2 * largest_packet_bytes, rate_bps // 8 * 20 // 10**6)
+
+
 def problems(state: LinkState, where: str) -> list[Problem]:
     """All that the kernel could not have of this state."""
     found = []

@@ -17,7 +17,7 @@ from typing import Any
 from testbed.plan import LinkState, TokenBucket
 from testbed.shaping import netlink
 from testbed.shaping.attributes import U32_MAX
-from testbed.shaping.limits import TICK_NS
+from testbed.shaping.limits import TICK_NS, bucket_bytes
 from testbed.shaping.netlink import Device
 from testbed.shaping.queues import CLASS, Leaf
 
@@ -90,11 +90,6 @@ class RateStage:
             "burst_ticks": burst_ticks,
             "quantum": 4 * largest_bytes,
         }
-
-
-def bucket_bytes(rate_bps: int, largest_packet_bytes: int) -> int:
-    """HTB's bucket: two super-packets, or 20 us of the rate so that timer steps do not cap it."""
-    return max(2 * largest_packet_bytes, rate_bps // 8 * 20 // 10**6)
 
 
 def _ticks(size_bytes: int, rate_bps: int) -> int:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from testbed import namespaces
 from testbed.plan import Direction
-from testbed.shaping.link import BUFFER, HTB, NETEM
+from testbed.shaping.link import BUFFER, CLSACT, HTB, NETEM
 from testbed.telemetry.qdisc import QdiscStats
 
-CLSACT = 0xFFFF0000
 Wan = Mapping[Direction, tuple[tuple[str, str], tuple[str, str]]]
 Place = dict[str, int]
 """packets and bytes; of a qdisc also drops, overlimits, marked, queue_packets and backlog_bytes."""
@@ -25,8 +24,8 @@ Place = dict[str, int]
 def read(wan: Wan, direction: Direction) -> dict[str, Place]:
     """By place: rate, queue, rate_device, wan_device, filter, wan, delay, delay_device, far_device.
 
-    `filter` is what filters of the WAN node dropped, `wan` what its IP layer refused as too large (both
-    directions together).
+    `filter` is what filters ahead of the delay stage dropped, `wan` what the WAN node's IP layer refused as
+    too large (both directions together).
     """
     rate_stage, delay_stage = wan[direction]
     far, wan_end = wan["b_to_a" if direction == "a_to_b" else "a_to_b"]
@@ -35,7 +34,7 @@ def read(wan: Wan, direction: Direction) -> dict[str, Place]:
         "queue": _qdisc(*rate_stage, BUFFER),
         "rate_device": _device(*rate_stage, sent=True),
         "wan_device": _device(*wan_end, sent=False),
-        "filter": _filters(wan_end, delay_stage),
+        "filter": _filters(delay_stage),
         "wan": _refused(delay_stage[0]),
         "delay": _qdisc(*delay_stage, NETEM),
         "delay_device": _device(*delay_stage, sent=True),
@@ -49,12 +48,11 @@ def _qdisc(node: str, device: str, handle: int) -> Place:
     return {"packets": found.pop("tx_packets"), "bytes": found.pop("tx_bytes"), **found}
 
 
-def _filters(*ends: tuple[str, str]) -> Place:
-    drops = 0
-    for end in ends:
-        with suppress(OSError):  # without filters there is no such qdisc
-            drops += _qdisc(*end, CLSACT)["drops"]
-    return {"drops": drops}
+def _filters(end: tuple[str, str]) -> Place:
+    """On the way out of a device; those of its way in would be of the other direction."""
+    with suppress(OSError):  # without filters there is no such qdisc
+        return {"drops": _qdisc(*end, CLSACT)["drops"]}
+    return {"drops": 0}
 
 
 def _device(node: str, device: str, *, sent: bool) -> Place:

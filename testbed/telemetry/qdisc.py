@@ -16,7 +16,7 @@ from testbed import namespaces
 
 _GET_QDISC, _ERROR = 38, 2
 _REQUEST = 0x9  # NLM_F_REQUEST, and NLM_F_ECHO: without it the kernel answers only to a multicast group
-_KIND, _STATS2, _BASIC, _QUEUE, _APP = 1, 7, 1, 3, 4
+_KIND, _STATS2, _BASIC, _QUEUE, _APP, _PACKETS64 = 1, 7, 1, 3, 4, 8
 _MARKED_AT = {b"red": 12, b"codel": 24, b"fq_codel": 12}
 """Where tc_red_xstats, tc_codel_xstats and, behind its type, tc_fq_codel_qd_stats count marks."""
 _HEADER_BYTES, _TCMSG_BYTES, _ATTRIBUTE_BYTES = 16, 20, 4
@@ -65,16 +65,22 @@ class QdiscStats:
         size, kind = struct.unpack_from("=IH", data)
         if kind == _ERROR:
             raise OSError(-struct.unpack_from("=i", data, _HEADER_BYTES)[0], "RTM_GETQDISC")
-        attributes = dict(_attributes(data, _HEADER_BYTES + _TCMSG_BYTES, size))
-        start, end = attributes[_STATS2]
-        stats = dict(_attributes(data, start, end))
-        tx_bytes, tx_packets = struct.unpack_from("=QI", data, stats[_BASIC][0])
-        queue_packets, backlog_bytes, drops, _, overlimits = struct.unpack_from("=5I", data, stats[_QUEUE][0])
-        kind = data[slice(*attributes[_KIND])].rstrip(b"\0")
-        marked = 0
-        if kind in _MARKED_AT and _APP in stats:
-            (marked,) = struct.unpack_from("=I", data, stats[_APP][0] + _MARKED_AT[kind])
-        return Stats(tx_bytes, tx_packets, queue_packets, backlog_bytes, drops, overlimits, marked)
+        return stats_of(data[:size])
+
+
+def stats_of(answer: bytes) -> Stats:
+    """What an RTM_NEWQDISC message says. Packets beyond 2**32 have an attribute of their own."""
+    attributes = dict(_attributes(answer, _HEADER_BYTES + _TCMSG_BYTES, len(answer)))
+    stats = dict(_attributes(answer, *attributes[_STATS2]))
+    tx_bytes, tx_packets = struct.unpack_from("=QI", answer, stats[_BASIC][0])
+    if _PACKETS64 in stats:
+        (tx_packets,) = struct.unpack_from("=Q", answer, stats[_PACKETS64][0])
+    queue_packets, backlog_bytes, drops, _, overlimits = struct.unpack_from("=5I", answer, stats[_QUEUE][0])
+    kind = answer[slice(*attributes[_KIND])].rstrip(b"\0")
+    marked = 0
+    if kind in _MARKED_AT and _APP in stats:
+        (marked,) = struct.unpack_from("=I", answer, stats[_APP][0] + _MARKED_AT[kind])
+    return Stats(tx_bytes, tx_packets, queue_packets, backlog_bytes, drops, overlimits, marked)
 
 
 def _attributes(data: bytes, at: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:

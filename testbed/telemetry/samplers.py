@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from agents.config import CONTROL_PORT, HTTP_PORT, KV_PORT
 from testbed.journal import Journal
@@ -46,15 +46,19 @@ def link_sampler(
     bucket (twice over, for its two ends) allow since the last sample.
     """
     before: dict[str, tuple[int, int]] = {}
-    busy: dict[str, tuple[int, int]] = {}
+    busy: dict[str, tuple[int, int, int]] = {}
 
-    def look_again(name: Direction, since_ns: int, then: Counters, state: LinkState) -> None:
+    def look_again(name: Direction, since_ns: int, then: Counters, queued: LinkState) -> None:
         now, span_ns = counters_of[name].read(), time.monotonic_ns() - since_ns
-        in_time = then.backlog_bytes * 8e9 / directions[name].read_back["rate_bps"] >= span_ns
-        # A full tail-drop queue refuses newcomers; the others throw out what waited, and may have run dry.
+        in_time = then.backlog_bytes * 8e9 / directions[name].fastest_bps(since_ns) >= span_ns
+        state = directions[name].state
+        assert state is not None
+        # What is made anew loses what waited. A full tail-drop queue refuses newcomers; the others throw out
+        # what waited, and may have run dry.
+        same = (state.queue.kind, state.token_bucket) == (queued.queue.kind, queued.token_bucket)
         kept = state.queue.kind == "tail_drop" or now.drops == then.drops
-        if in_time and kept and directions[name].state is state:
-            busy[name] = (span_ns, now.tx_bytes - then.tx_bytes)
+        if in_time and same and kept:
+            busy[name] = (since_ns, span_ns, now.tx_bytes - then.tx_bytes)
 
     def sample() -> None:
         for name, direction in directions.items():
@@ -64,7 +68,7 @@ def link_sampler(
             now_ns, rate_bps = time.monotonic_ns(), direction.read_back["rate_bps"]
             then_ns, then_bytes = before.get(name, (now_ns, counters.tx_bytes))
             before[name] = (now_ns, counters.tx_bytes)
-            fastest_bps = direction.fastest_bps()
+            fastest_bps = direction.fastest_bps(then_ns)
             allowed = fastest_bps * (now_ns - then_ns) / 8e9 * RATE_SLACK
             bucket = bucket_bytes(fastest_bps, largest_packet_bytes)
             if counters.tx_bytes - then_bytes > allowed + 2 * bucket:
@@ -74,7 +78,7 @@ def link_sampler(
                 asyncio.get_running_loop().call_later(
                     lasts_s * BUSY_SHARE, look_again, name, now_ns, counters, state
                 )
-            busy_ns, busy_bytes = busy.pop(name, (None, None))
+            busy_from_ns, busy_ns, busy_bytes = busy.pop(name, (None, None, None))
             journal.note(
                 "link",
                 now_ns,
@@ -88,8 +92,10 @@ def link_sampler(
                 drops=counters.drops,
                 backlog_bytes=counters.backlog_bytes,
                 lost_packets=counters.lost_packets,
+                filtered_packets=counters.filtered_packets,
                 limit_drops=counters.limit_drops,
                 flight_packets=counters.flight_packets,
+                busy_from_ns=busy_from_ns,
                 busy_ns=busy_ns,
                 busy_bytes=busy_bytes,
             )
@@ -123,8 +129,11 @@ class SettingsReader:
             )
 
 
-def tcp_sampler(hosts: Sequence[str], journal: Journal) -> Callable[[], None]:
-    """All KV and tenant connections of `hosts` that have moved since the sample before."""
+def tcp_sampler(hosts: Sequence[str], journal: Journal, bulk: Container[str]) -> Callable[[], None]:
+    """All KV, bulk and tenant connections of `hosts` that have moved since the sample before.
+
+    `bulk`: the local ends, address and port, of connections that carry bulk transfers.
+    """
     dumps = {host: TcpDump(host) for host in hosts}
     seen: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -143,7 +152,7 @@ def tcp_sampler(hosts: Sequence[str], journal: Journal) -> Callable[[], None]:
                     host=host,
                     local=one.local,
                     remote=one.remote,
-                    use="kv" if one.remote_port == KV_PORT else "tenant",
+                    use="kv" if one.remote_port == KV_PORT else "bulk" if one.local in bulk else "tenant",
                     cwnd_packets=one.cwnd_packets,
                     rtt_ns=one.rtt_ns,
                     bytes_acked=one.bytes_acked,

@@ -23,6 +23,8 @@ class Others:
     ) -> None:
         """`address`: of a host, by its name; `distrust`: takes a reason not to trust the run."""
         self._plan, self._journal, self._address, self._distrust = plan, journal, address, distrust
+        self.bulk_ends: set[str] = set()
+        """Address and port of every socket that sends a bulk transfer."""
 
     @property
     def senders(self) -> set[str]:
@@ -70,6 +72,8 @@ class Others:
                 size_bytes=burst.size_bytes,
                 congestion_control=burst.congestion_control,
             )
+            if kind == "bulk":
+                self.bulk_ends.update(flows.local_ends())
             end_ns = await flows.finished()
         except OSError:
             pass

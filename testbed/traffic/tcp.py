@@ -35,6 +35,7 @@ class _Flow:
         self._source, self._sink, self._transfer = source, sink, transfer
         self._to_send = self._to_receive = self._received_bytes = 0
         self._low_water = 1
+        self.local_end = "{}:{}".format(*source.getsockname())
         loop = asyncio.get_running_loop()
         loop.add_reader(sink, self._receive)
         loop.add_writer(source, self._send)
@@ -124,6 +125,10 @@ class Transfer:
         """What has arrived so far."""
         return sum(flow.received_bytes() for flow in self.flows)
 
+    def local_ends(self) -> list[str]:
+        """Address and port of every sending socket, as sock_diag has them."""
+        return [flow.local_end for flow in self.flows]
+
     async def finished(self) -> int:
         """Wait until every byte is in; returns the moment (CLOCK_MONOTONIC, ns). OSError when one breaks."""
         await self._over
@@ -142,39 +147,54 @@ class Transfer:
 async def start(
     source: str, sink: tuple[str, str], *, flows: int, size_bytes: int, congestion_control: str
 ) -> Transfer:
-    """Open the connections and begin; `sink` is host name and address. OSError when one does not open.
+    """Open all connections at once and begin; `sink` is host name and address. OSError when one cannot open.
 
     The listener has the congestion control, too: one that needs ECN (dctcp) negotiates it, and echoes
     marks in its own way, only if both ends have it (kernel: tcp_ecn_create_request, net/ipv4/tcp_dctcp.c).
     """
-    loop = asyncio.get_running_loop()
     with namespaces.entered(sink[0]):
         listener = socket.create_server((sink[1], 0), backlog=flows)
     listener.setblocking(False)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
     transfer = Transfer(size_bytes)
     senders: list[socket.socket] = []
-    receivers: list[socket.socket] = []
-    handshakes_ns: list[int] = []
+    receivers: dict[tuple[str, int], socket.socket] = {}
+    with namespaces.entered(source):
+        senders += (socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(flows))
+    for sender in senders:
+        sender.setblocking(False)
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
+    openings = [asyncio.create_task(_connect(sender, listener.getsockname())) for sender in senders]
+    accepting = asyncio.create_task(_accept(listener, receivers, flows))
     try:
-        for _ in range(flows):
-            with namespaces.entered(source):
-                sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            senders.append(sender)
-            sender.setblocking(False)
-            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
-            begun_ns = time.monotonic_ns()
-            await loop.sock_connect(sender, listener.getsockname())
-            handshakes_ns.append(time.monotonic_ns() - begun_ns)
-            receiver, _ = await loop.sock_accept(listener)
-            receiver.setblocking(False)
-            receivers.append(receiver)
+        *handshakes_ns, _ = await asyncio.gather(*openings, accepting)
     except BaseException:  # a cancelled attempt must not leave its sockets behind either
-        for end in (*senders, *receivers):
+        for task in (*openings, accepting):
+            task.cancel()
+        await asyncio.gather(*openings, accepting, return_exceptions=True)
+        for end in (*senders, *receivers.values()):
             end.close()
         raise
     finally:
         listener.close()
     transfer.handshake_ns = min(handshakes_ns)
-    transfer.flows = [_Flow(*pair, transfer) for pair in zip(senders, receivers, strict=True)]
+    transfer.flows = [_Flow(sender, receivers[sender.getsockname()], transfer) for sender in senders]
     return transfer
+
+
+async def _connect(sender: socket.socket, address: tuple[str, int]) -> int:
+    """Open one connection; the time it took (ns)."""
+    begun_ns = time.monotonic_ns()
+    await asyncio.get_running_loop().sock_connect(sender, address)
+    return time.monotonic_ns() - begun_ns
+
+
+async def _accept(
+    listener: socket.socket, receivers: dict[tuple[str, int], socket.socket], flows: int
+) -> int:
+    """Accept so many connections, each under its peer's address."""
+    while len(receivers) < flows:
+        receiver, address = await asyncio.get_running_loop().sock_accept(listener)
+        receiver.setblocking(False)
+        receivers[address] = receiver
+    return 0

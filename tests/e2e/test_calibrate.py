@@ -30,7 +30,7 @@ def test_a_link_is_audited_without_its_workload(tmp_path: Path) -> None:
     assert code == 0, output
     for text in ("the link was as asked", "1 Gbps", "delay, mean", "jitter", "gilbert elliott", "counters"):
         assert text in output, text
-    run = (tmp_path / "latest").resolve()
+    (run,) = tmp_path.glob("small-link-*")
     plan = json.loads((run / "plan.json").read_bytes())
     assert (plan["agents"], plan["requests"], plan["bursts"]) == ([], [], [])
     probes = pl.read_parquet(run / "record/probes.parquet")

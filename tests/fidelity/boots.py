@@ -55,7 +55,7 @@ TABLE: dict[str, Asked] = {
         "wan": {"mtu_bytes": 9000},
         "checks": {
             "goodput": {"cells": [(rate, rtt) for rate in RATES_BPS for rtt in RTTS_MS]},
-            "one_way": {"rtts_ms": RTTS_MS, "count": 100},
+            "one_way": {"cells": [(rate, rtt) for rate in RATES_BPS for rtt in RTTS_MS], "count": 100},
             "full_buffer": {
                 "cells": [(GBPS, 50), (10 * GBPS, 10), (40 * GBPS, 5), (100 * GBPS, 2)],
             },
@@ -102,7 +102,7 @@ CORNERS: dict[str, Asked] = {
         "wan": {"mtu_bytes": 9000},
         "checks": {
             "goodput": {"cells": [(rate, rtt) for rate in (GBPS, 100 * GBPS) for rtt in (2, 170)]},
-            "one_way": {"rtts_ms": (2, 170), "count": 20},
+            "one_way": {"cells": [(10**9, 2), (10**11, 170)], "count": 20},
             "full_buffer": {"cells": [(GBPS, 50), (100 * GBPS, 2)]},
             "nested": {},
             "trace": {"seconds": 3},

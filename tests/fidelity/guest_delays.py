@@ -47,12 +47,12 @@ class SizedDatagrams(Datagrams):
         self.sent = 0
 
 
-async def one_way(wan: Wan, rtts_ms: list[int], count: int) -> Results:
-    """Delays of datagrams that find the link idle."""
+async def one_way(wan: Wan, cells: list[tuple[int, int]], count: int) -> Results:
+    """Delays of datagrams that find the link idle. Cells are (bits per second, RTT in ms)."""
     found = []
-    for rtt_ms in rtts_ms:
+    for rate_bps, rtt_ms in cells:
         delay_ns = rtt_ms * 500_000
-        await wan.set(link(10**11, 10, delay_ns))
+        await wan.set(link(rate_bps, 10, delay_ns))
         datagrams = SizedDatagrams(wan, 64)
         await datagrams.warm_up()
         for _ in range(count):
@@ -60,7 +60,15 @@ async def one_way(wan: Wan, rtts_ms: list[int], count: int) -> Results:
             await asyncio.sleep(SPACING_S)
         await wan.drained()
         datagrams.close()
-        found.append({"rtt_ms": rtt_ms, "delay_ns": delay_ns, "delays_ns": datagrams.delays_ns})
+        found.append(
+            {
+                "rate_bps": rate_bps,
+                "rtt_ms": rtt_ms,
+                "sent": count,
+                "delay_ns": delay_ns,
+                "delays_ns": datagrams.delays_ns,
+            }
+        )
     return {"delays": found}
 
 
@@ -105,7 +113,12 @@ async def nested(wan: Wan) -> Results:
         await asyncio.sleep(SPACING_S)
     await until(lambda: len(datagrams.arrived) == datagrams.sent)
     datagrams.close()
-    return {"hops": HOPS, "hop_delay_ns": HOP_DELAY_NS, "delays_ns": datagrams.delays_ns}
+    return {
+        "hops": HOPS,
+        "hop_delay_ns": HOP_DELAY_NS,
+        "sent": datagrams.sent,
+        "delays_ns": datagrams.delays_ns,
+    }
 
 
 def _chain() -> str:

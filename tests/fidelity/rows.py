@@ -76,17 +76,20 @@ def goodput(found: Results) -> Iterator[Row]:
 def one_way(found: Results) -> Iterator[Row]:
     """The datagram that is farthest off."""
     for cell in found["delays"]:
-        yield _delay(f"RTT {cell['rtt_ms']} ms", cell["delay_ns"], cell["delays_ns"], DELAY_NS)
+        what = f"{cell['rate_bps'] // 10**9} Gbps, RTT {cell['rtt_ms']} ms"
+        yield _delay(what, cell, cell["delay_ns"], DELAY_NS)
 
 
 def nested(found: Results) -> Iterator[Row]:
     """Ten stages in a row, each with the slack of one."""
     hops = found["hops"]
     asked_ns = hops * found["hop_delay_ns"]
-    yield _delay(f"{hops} delays of 10 ms in a row", asked_ns, found["delays_ns"], hops * DELAY_NS)
+    yield _delay(f"{hops} delays of 10 ms in a row", found, asked_ns, hops * DELAY_NS)
 
 
-def _delay(what: str, asked_ns: int, delays_ns: list[int], allowed_ns: int) -> Row:
+def _delay(what: str, found: Results, asked_ns: int, allowed_ns: int) -> Row:
+    """The farthest off of all, of which none may be missing."""
+    delays_ns: list[int] = found["delays_ns"]
     worst = max(delays_ns, key=lambda one: abs(one - asked_ns))
     return Row(
         f"{what}, {len(delays_ns)} datagrams",
@@ -94,7 +97,7 @@ def _delay(what: str, asked_ns: int, delays_ns: list[int], allowed_ns: int) -> R
         f"{min(delays_ns) / 1e6:.4f} to {max(delays_ns) / 1e6:.4f} ms",
         f"{(worst - asked_ns) / 1e3:+.2f} us",
         f"± {allowed_ns / 1e3:g} us",
-        abs(worst - asked_ns) <= allowed_ns,
+        abs(worst - asked_ns) <= allowed_ns and len(delays_ns) == found["sent"],
     )
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from testbed import audit, record
 from testbed.calibrate import link_only
 from testbed.kernel.uml import Uml
-from testbed.plan import Direction, LinkChange, LinkState, Loss, Plan, Queue, Slot, TokenBucket
+from testbed.plan import Burst, Direction, LinkChange, LinkState, Loss, Plan, Queue, Slot, TokenBucket
 from testbed.run import carry_out, new_run_dir
 from testbed.shaping import distributions
 from tests.unit.synthetic_plan import make_plan
@@ -24,6 +24,12 @@ pytestmark = [
     pytest.mark.skipif(bool(Uml().probe("virtual")), reason="no UML kernel: make setup"),
 ]
 TABLES = {name: distributions.table(name) for name in ("uniform", "normal", "pareto")}
+BURSTS = tuple(
+    Burst(
+        t_ns=0, source=source, sink=sink, flows=2, size_bytes=20_000_000, congestion_control="cubic"
+    )
+    for source, sink in (("tenant-a", "tenant-b"), ("tenant-b", "tenant-a"))
+)  # fmt: skip
 CALM = LinkState(rate_bps=10**10, buffer_bytes=12_500_000, delay_ns=5_000_000)
 
 
@@ -76,10 +82,12 @@ CASES = {
         (
             ("a_to_b", state(), "delay, range"),
             ("b_to_a", state(black_hole_bytes=1399), "packets of 1400 B"),
+            ("b_to_a", state(slot=Slot(min_ns=1_000_000, max_ns=2_000_000, packets=32)), "delay, range"),
+            ("b_to_a", state(slot=Slot(min_ns=0, max_ns=2_000_000)), "delay, mean"),
         ),
     ),
     "cut": Case(
-        state(partitioned=True),
+        state(partitioned=True, duplicate=0.5, loss=Loss(model="random", ratio=0.1)),
         state(
             queue=Queue(kind="fq_codel", ecn=True, target_ns=5_000_000, interval_ns=100_000_000),
             flow_cap_bps=10**9,
@@ -92,7 +100,27 @@ CASES = {
         state(queue=Queue(kind="red", min_bytes=2_500_000, max_bytes=7_500_000, probability=0.1)),
         (("a_to_b", state(rate_bps=9 * 10**9), "rate"),),
     ),
+    "short": Case(
+        state(delay_ns=200_000, jitter_ns=200_000, reorder=0.3),
+        state(loss=Loss(model="gilbert_elliott", p=0.02, r=0.1), duplicate=0.3),
+        (
+            ("a_to_b", state(delay_ns=200_000, jitter_ns=200_000), "delay, mean"),
+            ("b_to_a", state(loss=Loss(model="gilbert_elliott", p=0.02, r=0.1)), "duplicates"),
+        ),
+    ),
 }
+IN_THE_RUN = {
+    "loss": ("a_to_b", state(loss=Loss(model="random", ratio=0.1), duplicate=0.01), "loss in the run"),
+    "every": (
+        "a_to_b", state(loss=Loss(model="periodic", every_packets=49)), "loss ahead of the delay stage",
+    ),
+    "bucket": (
+        "a_to_b",
+        state(token_bucket=TokenBucket(sustained_bps=10**8, budget_bytes=10**7)),
+        "token bucket",
+    ),
+}  # fmt: skip
+"""What else could be asked of the link in use, and what must miss then."""
 
 
 def asking(plan: Plan, **states: LinkState) -> Plan:
@@ -123,6 +151,8 @@ def test_a_link_is_found_to_be_what_it_is(tmp_path: Path, name: str) -> None:
         a_to_b=case.a_to_b,
         b_to_a=case.b_to_a,
     )
+    if name in IN_THE_RUN:  # somebody uses it, either way
+        plan = msgspec.structs.replace(plan, bursts=BURSTS, duration_ns=6 * 10**9)
     tables = measured(tmp_path, plan)
     assert [one.sentence for one in audit.judge(plan, tables) if not one.ok] == []
     for direction, other, what in case.otherwise:
@@ -132,3 +162,9 @@ def test_a_link_is_found_to_be_what_it_is(tmp_path: Path, name: str) -> None:
             if not one.ok
         }
         assert (direction, what) in misses
+    if name in IN_THE_RUN:
+        used, other, what = IN_THE_RUN[name]
+        findings = audit.judge(asking(plan, **{used: other}), tables)
+        assert (used, what) in {(one.direction, one.what) for one in findings if not one.ok}
+        (lost,) = [one for one in findings if (one.direction, one.what) == ("a_to_b", "counters")]
+        assert lost.ok

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
-import numpy as np
-
-from testbed.audit.train import expected_s
 from testbed.journal import Journal
 from testbed.plan import Direction, Plan
 
@@ -21,21 +19,23 @@ def calibration(plan: Plan, direction: Direction) -> dict[str, Any]:
     rtt_ns = sum(state.delay_ns for state in plan.link.values())
     rate_bps = plan.link[direction].rate_bps
     return {
-        "direction": direction, "wanted_bps": rate_bps, "rate_bps": rate_bps * 0.997,
+        "direction": direction, "rate_bps": rate_bps * 0.997,
         "span_ns": 200 * GRAIN_BYTES * 8 * S // rate_bps, "grain_bytes": GRAIN_BYTES,
-        "wanted_rtt_ns": rtt_ns, "rtt_ns": rtt_ns + 12_000,
+        "rtt_ns": rtt_ns + 12_000,
     }  # fmt: skip
 
 
 def train(plan: Plan, direction: Direction, start_ns: int, probes: int = PROBES) -> dict[str, Any]:
-    """Each delay once, in an order of no meaning; nothing lost, doubled, turned over or late."""
-    delays_s = expected_s(plan, direction)
-    chosen = delays_s[np.linspace(0, delays_s.size - 1, probes).round().astype(int)]
-    shuffled = np.random.default_rng(1).permutation(chosen)
+    """Delays spread evenly over uniform jitter, in an order of no meaning; nothing lost, doubled or late."""
+    state = plan.link[direction]
+    assert state.distribution == "uniform"
+    low_ns, high_ns = state.delay_ns - state.jitter_ns, state.delay_ns + state.jitter_ns
+    spread = [low_ns + (high_ns - low_ns) * (2 * one + 1) // (2 * probes) for one in range(probes)]
+    Random(1).shuffle(spread)
     left_ns = [start_ns + number * 20_000_000 for number in range(probes)]
     arrived = [
-        (number, left + round(delay_s * S), True)
-        for number, (left, delay_s) in enumerate(zip(left_ns, shuffled.tolist(), strict=True))
+        (number, left + delay_ns, True)
+        for number, (left, delay_ns) in enumerate(zip(left_ns, spread, strict=True))
     ]
     return {
         "direction": direction, "clock": "virtual", "tells_limit_drops": True, "interval_ns": 20_000_000,

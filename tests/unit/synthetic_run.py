@@ -178,9 +178,6 @@ def _write_link(opened: Opener, plan: Plan, carried: list[tuple[float, float, fl
             forward = direction == "a_to_b"
             capacity = capacity_bps(t_s) if forward else FULL_BPS
             sent = int(rate_bps * STEP_S / 8 * (1.01 if forward else 0.004)) + 2_000
-            total[0] += sent
-            total[1] += 40 if forward and scarce and waiting > 3e9 else 0
-            total[2] += int(sent / 9000 * 0.0003) if forward and scarce else 0
             link.note(
                 "link", ns(t_s) + 700, direction=direction, rate_bps=capacity,
                 delay_ns=5_750_000, jitter_ns=200_000, loss_ratio=0.0003 if forward and scarce else 0.0,
@@ -188,6 +185,9 @@ def _write_link(opened: Opener, plan: Plan, carried: list[tuple[float, float, fl
                 backlog_bytes=int(min(buffer, waiting * 0.1)) if forward else 0,
                 lost_packets=total[2], flight_packets=int(rate_bps * 0.00575 / 72_000) if forward else 3,
             )  # fmt: skip
+            total[0] += sent
+            total[1] += 40 if forward and scarce and waiting > 3e9 else 0
+            total[2] += int(sent / 9000 * 0.0003) if forward and scarce else 0
 
 
 def _write_tcp(opened: Opener, carried: list[tuple[float, float, float]], tcp_lines: int) -> None:

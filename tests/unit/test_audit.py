@@ -68,6 +68,7 @@ A = pl.col("direction") == "a_to_b"
 FIRST = A & (pl.col("number") < 30)
 END = A & (pl.col("moment") == "end")
 AT_90_S = A & (pl.col("t_s").is_between(90, 90.05))
+BUSY = {"busy_from_s": 90.0, "busy_s": 0.01}
 DEVICE = pl.col("place") == "wan_device"
 MISSES: dict[str, tuple[str, Callable[[Tables], Tables]]] = {
     "loss": ("loss", lambda t: edited(t, "probes", FIRST, arrived_s=None, delay_s=None)),
@@ -79,8 +80,13 @@ MISSES: dict[str, tuple[str, Callable[[Tables], Tables]]] = {
     "duplicates": ("duplicates", lambda t: edited(t, "probes", A & (pl.col("number") == 3), copy=1)),
     "limit": ("limit of the delay stage", lambda t: edited(t, "links", AT_90_S, limit_drops=1)),
     "lost": ("loss in the run", lambda t: edited(t, "links", AT_90_S, lost_packets=1)),
-    "slow": ("rate while busy", lambda t: edited(t, "links", AT_90_S, busy_s=0.01, busy_bps=9.0e10)),
-    "fast": ("rate while busy", lambda t: edited(t, "links", AT_90_S, busy_s=0.01, busy_bps=1.1e11)),
+    "slow": ("rate while busy", lambda t: edited(t, "links", AT_90_S, **BUSY, busy_bps=9.0e10)),
+    "fast": ("rate while busy", lambda t: edited(t, "links", AT_90_S, **BUSY, busy_bps=1.1e11)),
+    "more": ("rate in the run", lambda t: edited(t, "links", AT_90_S, throughput_bps=1.1e11)),
+    "filtered": (
+        "loss ahead of the delay stage",
+        lambda t: edited(t, "links", AT_90_S, lost_packets=1, filtered_packets=1),
+    ),
     "wire": ("counters", lambda t: edited(t, "counters", END & (pl.col("place") == "far_device"), packets=9)),
     "queue": (
         "counters",
@@ -226,8 +232,8 @@ def test_a_partition_lets_nothing_through(tmp_path: Path, plan: Plan) -> None:
     assert of_the_train(plan, leaky) == {"partition": False}
 
 
-def test_slots_only_widen_the_delay(tmp_path: Path, plan: Plan) -> None:
-    """With slots a probe may come up to two of the longest pauses later, and not later than that."""
+def test_slots_add_a_pause_to_the_delay(tmp_path: Path, plan: Plan) -> None:
+    """With slots a probe that is on its own comes one pause later: no less, no more, and so on average."""
     plan = starting_with(plan, slot=Slot(min_ns=1_000_000, max_ns=2_000_000))
 
     def later(by_ns: int) -> Callable[[dict[str, Any]], None]:
@@ -236,15 +242,32 @@ def test_slots_only_widen_the_delay(tmp_path: Path, plan: Plan) -> None:
 
         return change
 
-    for name, by_ns, ok in (("in", 3_000_000, True), ("out", 5_000_000, False)):
-        tables = probed(tmp_path / name, plan, later(by_ns))
-        assert of_the_train(plan, tables)["delay, range"] is ok
+    for name, by_ns, ranges, mean in (
+        ("in", 1_500_000, True, True),
+        ("early", 1_010_000, True, False),
+        ("late", 2_100_000, False, False),
+        ("no slots", 0, False, False),
+    ):
+        found = of_the_train(plan, probed(tmp_path / name, plan, later(by_ns)))
+        assert (found["delay, range"], found["delay, mean"]) == (ranges, mean)
 
 
 @pytest.mark.parametrize(("through", "ok"), [((8, 0), True), ((8, 1), False), ((7, 0), False)])
 def test_only_what_fits_passes(tmp_path: Path, plan: Plan, through: tuple[int, int], ok: bool) -> None:
     """Packets as large as the limit arrive, those a byte larger do not."""
     plan = starting_with(plan, black_hole_bytes=1400)
+
+    found = findings_of_large(tmp_path, plan, through)
+    assert (found["packets of 1400 B"].ok and found["packets of 1401 B"].ok) is ok
+
+
+def of_the_run(plan: Plan, tables: Tables) -> dict[str, audit.Finding]:
+    """What the samples from A to B show."""
+    return {one.what: one for one in audit.judge(plan, tables) if one.direction == "a_to_b"}
+
+
+def findings_of_large(tmp_path: Path, plan: Plan, through: tuple[int, int]) -> dict[str, audit.Finding]:
+    """Of a train with eight probes of either size, of which so many arrive."""
 
     def large(train: dict[str, Any]) -> None:
         for size, passes in zip((1400, 1401), through, strict=True):
@@ -255,8 +278,42 @@ def test_only_what_fits_passes(tmp_path: Path, plan: Plan, through: tuple[int, i
                 if index < passes:
                     train["arrived"].append((number, left_ns + 5_000_000, True))
 
-    found = of_the_train(plan, probed(tmp_path / "run", plan, large))
-    assert (found["packets of 1400 B"] and found["packets of 1401 B"]) is ok
+    return of_the_run(plan, probed(tmp_path / "run", plan, large))
+
+
+@pytest.mark.parametrize(("through", "ok"), [(8, True), (3, True), (0, True)])
+def test_lossy_links_may_take_every_large_probe(tmp_path: Path, plan: Plan, through: int, ok: bool) -> None:
+    """With 30 % in long bursts none of eight may arrive: that is no miss, and says so."""
+    burst = Loss(model="gilbert_elliott", p=0.0043, r=0.01)
+    found = findings_of_large(tmp_path, starting_with(plan, black_hole_bytes=1400, loss=burst), (through, 0))
+    assert found["packets of 1400 B"].ok is ok
+    assert ("says nothing" in found["packets of 1400 B"].more) is (through == 0)
+
+
+def test_lossless_copies_hide_no_lost_probe(tmp_path: Path, plan: Plan) -> None:
+    """Rare loss takes at most a few of eight: none arriving is a miss."""
+    rare = Loss(model="random", ratio=0.001)
+    found = findings_of_large(tmp_path, starting_with(plan, black_hole_bytes=1400, loss=rare), (0, 0))
+    assert not found["packets of 1400 B"].ok
+
+
+@pytest.mark.parametrize(("overtake", "ok"), [(True, True), (False, False)])
+def test_overtakers_of_a_short_delay_are_among_the_delays(
+    tmp_path: Path, plan: Plan, overtake: bool, ok: bool
+) -> None:
+    """Where skipping the delay gains little the delays are judged against the mixture."""
+
+    def change(train: dict[str, Any]) -> None:
+        if overtake:
+            for number in range(0, 2000, 3):
+                train["arrived"][number] = (number, train["left_ns"][number], True)
+
+    plan = starting_with(plan, delay_ns=400_000, jitter_ns=399_000, reorder=1 / 3)
+    found = of_the_train(plan, probed(tmp_path / "run", plan, change))
+    assert found["jitter"] is ok
+    assert found["delay, mean"] is ok
+    assert found["order"]
+    assert "reordering" not in found
 
 
 def test_a_token_bucket_may_give_anything_down_to_what_it_sustains(plan: Plan, tables: Tables) -> None:
@@ -268,7 +325,8 @@ def test_a_token_bucket_may_give_anything_down_to_what_it_sustains(plan: Plan, t
     ]
     plan = msgspec.structs.replace(plan, changes=tuple(changes))
     for busy_bps, what in ((2e10, []), (0.9e10, ["rate while busy"])):
-        assert missed(plan, edited(tables, "links", AT_90_S, busy_s=0.05, busy_bps=busy_bps)) == what
+        busy = edited(tables, "links", AT_90_S, busy_from_s=90.0, busy_s=0.05, busy_bps=busy_bps)
+        assert missed(plan, busy) == what
 
 
 def test_a_forced_limit_says_what_to_do(plan: Plan, tables: Tables) -> None:

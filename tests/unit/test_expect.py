@@ -300,7 +300,7 @@ def test_drops_without_any_loss_asked_are_a_reason(run: RunDir) -> None:
     lost = pl.when(at_90_s).then(5).otherwise(pl.col("lost_packets")).alias("lost_packets")
     tables["links"] = tables["links"].with_columns(lost)
     reasons = expect.trust(run, tables, audit.judge(PLAN, tables))
-    said = "link a_to_b, loss in the run: 5 of 1121658 where 0 was asked, allowed 0"
+    said = "link a_to_b, loss in the run: 5 of 1121657 where 0 was asked, allowed 0"
     assert reasons == [said]
 
 

@@ -163,7 +163,7 @@ def test_contradictions_are_problems_of_trust(run: RunDir, plan: Plan) -> None:
     note(run, "client", "request", T0_NS, id=9999, state="completed")
     path = run.journal / "link.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines).replace(b'"tx_bytes":', b'"tx_bytes":9', 2))
+    path.write_bytes(b"".join(lines).replace(b'"tx_bytes":', b'"tx_bytes":9999999999', 2))
     noted = record.build(run, plan)["events"].filter(pl.col("kind") == "trust")["detail"].to_list()
     assert any("more than once: [3]" in problem for problem in noted)
     assert any("does not have: [9999]" in problem for problem in noted)

@@ -53,8 +53,9 @@ class Outline(HTMLParser):
 
 def written(run: RunDir, plan: Plan, manifest: dict[str, object] | None = None) -> str:
     tables = record.build(run, plan)
-    verdict = expect.judge(plan, tables, expect.trust(run, tables, audit.judge(plan, tables)))
-    return page.write(run, plan, tables, verdict, manifest or {}).read_text()
+    findings = audit.judge(plan, tables)
+    verdict = expect.judge(plan, tables, expect.trust(run, tables, findings))
+    return page.write(run, plan, tables, verdict, manifest or {}, findings=findings).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +106,9 @@ def test_the_link_stands_right_below_the_verdict(run: RunDir, plan: Plan) -> Non
     tables = record.build(run, plan)
     lost = pl.when(pl.col("t_s").is_between(10, 10.05)).then(3).otherwise(pl.col("lost_packets"))
     tables["links"] = tables["links"].with_columns(lost.alias("lost_packets"))
-    verdict = expect.judge(plan, tables, expect.trust(run, tables, audit.judge(plan, tables)))
-    shown = Outline(page.write(run, plan, tables, verdict, {}).read_text()).text
+    findings = audit.judge(plan, tables)
+    verdict = expect.judge(plan, tables, expect.trust(run, tables, findings))
+    shown = Outline(page.write(run, plan, tables, verdict, {}, findings=findings).read_text()).text
     assert "The link was as asked" not in shown
     assert shown.index("The link was not as asked") < shown.index("link a_to_b, loss in the run: 3 of ")
 
@@ -169,7 +171,7 @@ def test_the_report_is_small(run: RunDir, plan: Plan) -> None:
     """A page of 300 requests takes less than a megabyte."""
     tables = record.build(run, plan)
     verdict = expect.judge(plan, tables, [])
-    path = page.write(run, plan, tables, verdict, {})
+    path = page.write(run, plan, tables, verdict, {}, findings=audit.judge(plan, tables))
     assert path.stat().st_size < 1_000_000
 
 
