@@ -1,6 +1,6 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fidelity clean
+.PHONY: help setup run test check fidelity bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
@@ -17,7 +17,7 @@ run: setup ## run a scenario: make run SCENARIO=scenarios/full_rate.yaml
 check: setup ## formatting, lints, types, import contracts
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy testbed agents topologies
+	.venv/bin/mypy testbed agents topologies benchmarks
 	.venv/bin/lint-imports
 
 test: check ## check, then every test
@@ -25,6 +25,9 @@ test: check ## check, then every test
 
 fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
 	$(PYTHON) -m tests.fidelity.make_table
+
+bench: setup ## measure how fast it is, write benchmarks/RESULTS.md and results.json
+	$(PYTHON) -m benchmarks
 
 clean: ## remove what tools left behind; .venv, runs/ and the kernel stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info

@@ -1,0 +1,98 @@
+"""Bytes per wall second from one datacenter to the other, and what a byte more costs at each size."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from benchmarks.figures import Beside, Figure, Target, figure, shares, worst_deviation_percent
+from benchmarks.machine import ROOT
+from benchmarks.measuring import Effort, guest_lines
+from benchmarks.scenario_runs import BenchmarkError
+
+GUEST_SCRIPT = Path(__file__).with_name("guest_payload.py")
+GIB = 1 << 30
+GB = 1e9
+TARGETS_GB_PER_S = {"synthetic": 5.0, "verified": 1.5}
+SIZES_BYTES = {"synthetic": (8 * GIB, 16 * GIB, 48 * GIB), "verified": (GIB, 2 * GIB, 6 * GIB)}
+QUICK_BYTES = {"synthetic": (GIB, 2 * GIB, 6 * GIB), "verified": (GIB >> 3, GIB >> 2, GIB >> 1)}
+VETH_BYTES = 4 * GIB
+LINEARITY = Target("at most", 20.0)
+
+
+def payload(effort: Effort) -> list[Figure]:
+    """Transfers of three sizes, one after the other in one guest, behind boot, set-up and slow start."""
+    beside = tuple(_veth(effort, cores) for cores in (1, 2))
+    return [one for kind in TARGETS_GB_PER_S for one in _figures(kind, effort, beside)]
+
+
+def _figures(kind: str, effort: Effort, beside: tuple[Beside, ...]) -> list[Figure]:
+    sizes = (QUICK_BYTES if effort.quick else SIZES_BYTES)[kind]
+    readings = effort.samples(f"payload {kind}", lambda: _transfers(kind, sizes))
+    costs = [median(one.values[_label(size)] for one in readings) for size in sizes]
+    spent = {
+        "the guest's kernel": [one.values["kernel_s"] for one in readings],
+        "sender and receiver": [one.values["programs_s"] for one in readings],
+    }
+    limit = f"processor, of the largest transfer: {shares(spent)}"
+    target = Target("at least", TARGETS_GB_PER_S[kind])
+    return [
+        figure(f"{kind} payload", "GB/s", readings, "gb_per_s", target=target, beside=beside, made_of=limit),
+        Figure(
+            f"linear in bytes, {kind}",
+            "% off at worst",
+            (worst_deviation_percent(sizes, costs),),
+            LINEARITY,
+            made_of=", ".join(
+                f"{_label(size)} {cost:.3g} s" for size, cost in zip(sizes, costs, strict=True)
+            ),
+            conditions=tuple(one.conditions for one in readings),
+        ),
+    ]
+
+
+def _label(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:g} GiB"
+
+
+def _transfers(kind: str, sizes: tuple[int, ...]) -> Mapping[str, float]:
+    """Wall seconds of each transfer; the rate is what the largest costs above the smallest."""
+    lines = guest_lines(GUEST_SCRIPT, kind, ",".join(map(str, sizes)))
+    marks = [one for one in lines if one.text.startswith(("@begin", "@sent"))]
+    if len(marks) != len(sizes) + 1 or any(one.text == "refused" for one in lines):
+        raise BenchmarkError(f"the guest sent too little: {[one.text for one in lines]}")
+    walls = [after.wall_s - before.wall_s for before, after in pairwise(marks)]
+    largest = marks[-1].spent.since(marks[-2].spent)
+    return {
+        "gb_per_s": (sizes[-1] - sizes[0]) / GB / (walls[-1] - walls[0]),
+        "gb_per_processor_s": sizes[-1] / GB / largest.total_s(),
+        "kernel_s": largest.kernel_s,
+        "programs_s": largest.programs_s,
+        **{_label(size): wall for size, wall in zip(sizes, walls, strict=True)},
+    }
+
+
+def _veth(effort: Effort, cores: int) -> Beside:
+    """A plain TCP connection over a veth pair of this machine's kernel."""
+    name = f"raw veth, {cores} core{'s' if cores > 1 else ''}"
+    allowed = sorted(os.sched_getaffinity(0))
+    if os.geteuid():
+        return Beside(name, skipped="needs root")
+    if len(allowed) < cores:
+        return Beside(name, skipped=f"this machine has {len(allowed)}")
+    size = VETH_BYTES >> (2 if effort.quick else 0)
+    processors = ",".join(map(str, allowed[:cores]))
+    command = ["taskset", "-c", processors, sys.executable, "-m", "benchmarks.raw_veth", str(size)]
+
+    def measure() -> Mapping[str, float]:
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise BenchmarkError(f"raw veth: {ended.stderr}")
+        return {"gb_per_s": size / GB / float(ended.stdout)}
+
+    return Beside(name, tuple(one.values["gb_per_s"] for one in effort.samples(name, measure)))
