@@ -7,6 +7,7 @@ subclasses do the same work through netlink in a fraction of a second.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from mininet.link import Intf, Link
@@ -19,6 +20,8 @@ from testbed.errors import Problem, ShapingError
 from testbed.shaping import attributes
 from testbed.shaping.link import SUPER_PACKET_BYTES
 from topologies import TOPOLOGIES
+
+SETTLE_STEP_S, SETTLE_TRIES = 0.5, 60
 
 
 class _Quiet:
@@ -145,6 +148,22 @@ class Network:
             if all("routes" in intf.node.params for intf in (link.intf1, link.intf2)):
                 _introduce(link.intf1, link.intf2)
                 _introduce(link.intf2, link.intf1)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until every interface passes packets; ShapingError when one never does.
+
+        A new interface drops everything until the kernel has noticed its carrier, which it does for a
+        hundred interfaces a second (net/core/link_watch.c).
+        """
+        waiting = [*self._net.hosts, *self._net.switches]
+        for _ in range(SETTLE_TRIES):
+            time.sleep(SETTLE_STEP_S)
+            waiting = [node for node in waiting if not _is_up(node)]
+            if not waiting:
+                return
+        names = ", ".join(node.name for node in waiting)
+        raise ShapingError(Problem(f"topology: {names}", "interfaces that never came up"))
 
     @property
     def hosts(self) -> list[str]:
@@ -172,6 +191,13 @@ class _Net(Mininet):  # type: ignore[misc]
 
     def configHosts(self) -> None:  # noqa: N802 - Mininet's name
         """Nothing: addresses need all links first."""
+
+
+def _is_up(node: Any) -> bool:
+    """Whether all interfaces of a node but its loopback are operational (RFC 2863)."""
+    links = node.netlink.get_links()
+    states = {link.get_attr("IFLA_IFNAME"): link.get_attr("IFLA_OPERSTATE") for link in links}
+    return all(state == "UP" for name, state in states.items() if name != "lo")
 
 
 def _introduce(intf: Any, other: Any) -> None:

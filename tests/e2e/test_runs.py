@@ -45,6 +45,13 @@ def test_one_transfer_fills_100_gbps(tmp_path: Path) -> None:
     assert 96e9 < best < 100.1e9
 
 
+def test_two_hundred_hosts_are_up_before_anything_is_sent(tmp_path: Path) -> None:
+    """The kernel takes its time to switch so many interfaces on; the run waits, and passes."""
+    hosts = ("--set", "topology.prefill_hosts=99", "--set", "topology.pd_hosts=99")
+    ended = run(tmp_path, PROJECT / "scenarios/full_rate.yaml", "--no-report", *hosts)
+    assert ended.code == 0, ended.output
+
+
 def test_the_control_of_full_rate_fails(tmp_path: Path) -> None:
     """The same transfer over half the link cannot pass."""
     ended = run(tmp_path, PROJECT / "scenarios/full_rate.yaml", "--set", "link.a_to_b.rate=50gbit")
