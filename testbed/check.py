@@ -21,6 +21,8 @@ from testbed.errors import Problem, ScenarioError
 from testbed.kernel.choose import KERNELS
 from testbed.plan import DIRECTIONS, LinkState, Loss, Plan
 from testbed.resolve import load_and_resolve
+from testbed.resolve.conditions import Jitter
+from testbed.resolve.describe import described
 from testbed.resolve.lint import lint
 from testbed.units import format_duration_ns, format_rate_bps, format_size_bytes
 
@@ -123,7 +125,8 @@ def _state(state: LinkState) -> str:
         f"delay {format_duration_ns(state.delay_ns)}",
     ]
     if state.jitter_ns:
-        parts.append(f"jitter {format_duration_ns(state.jitter_ns)} ({state.distribution})")
+        jitter = Jitter(state.jitter_ns, state.distribution)
+        parts.append(f"jitter {described('jitter', jitter)}")
     if state.loss is not None:
         parts.append(f"loss {_loss(state.loss)}")
     parts += [

@@ -93,7 +93,8 @@ class LinkState(Frozen, frozen=True, kw_only=True, omit_defaults=True):
     delay_ns: int
     """One way, mean."""
     jitter_ns: int = 0
-    """Scale of `distribution`: half the width of `uniform`, else the standard deviation."""
+    """Scale of `distribution`: half the width of `uniform`, the standard deviation of `normal` and `pareto`;
+    of a file the unit of its table."""
     distribution: str = "uniform"
     """A key of Plan.delay_tables."""
     loss: Loss | None = None
@@ -280,7 +281,7 @@ class Plan(Frozen, frozen=True, kw_only=True):
     changes: tuple[LinkChange, ...]
     delay_tables: dict[str, bytes] = {}
     """By name of distribution: little-endian int16 at equally spaced probabilities, in 1/8192 of jitter_ns
-    (netem's form). All that the states name; also `uniform`."""
+    (netem's form). All that the states name; also `uniform`. Those of files are called `file:<path>`."""
     offload: Literal["auto", "on", "off"] = "auto"
     """Super-packets on the WAN: as the impairments allow, always, never."""
     bursts: tuple[Burst, ...]

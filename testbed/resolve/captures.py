@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Collection
+from typing import Final
 
 from testbed import plan
 from testbed.resolve.findings import Findings
 from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
 from topologies import TOPOLOGIES
+
+LONGEST_S: Final = 10
+_NAMED_HOST: Final = re.compile(
+    r"\b(?:(?:host|net|gateway)|(?:src|dst)(?!\s+(?:host|net|port|portrange|or|and)\b))"
+    r"\s+([a-z][\w.-]*)(?![\w.:-])",
+    re.IGNORECASE,
+)
+"""A name where an address is due; MAC addresses have colons."""
 
 
 def resolve_captures(
@@ -37,13 +47,24 @@ def resolve_captures(
 
 
 def _check_filter(text: str, path: KeyPath, findings: Findings) -> None:
-    """Let tcpdump compile the filter for Ethernet; without tcpdump it is taken as it is."""
+    """Let tcpdump compile the filter for Ethernet; without tcpdump it is taken as it is.
+
+    Names of hosts are refused first: tcpdump would ask this machine's DNS for them; a run has none.
+    """
+    named = _NAMED_HOST.search(text)
+    if named is not None:
+        found = f'"{text}" names the host {named[1]}, and names are not looked up'
+        findings.add(path, found, "addresses, such as host 10.0.0.1", "for a host by its name: {host: b2}")
+        return
     tcpdump = shutil.which("tcpdump")
     if not text or tcpdump is None:
         return
-    compiled = subprocess.run(
-        [tcpdump, "-d", "-y", "EN10MB", "--", text], capture_output=True, text=True, check=False, timeout=10
-    )
+    command = [tcpdump, "-n", "-d", "-y", "EN10MB", "--", text]
+    try:
+        compiled = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        findings.add(path, f"tcpdump has not compiled the filter in {LONGEST_S} s", "a simpler filter")
+        return
     if compiled.returncode:
         lines = compiled.stderr.strip().splitlines() or ["no reason given"]
         reason = lines[-1].removeprefix("tcpdump: ")

@@ -15,6 +15,8 @@ from testbed.scenario.source import KeyPath
 from testbed.shaping import distributions
 
 TAIL_DROP: Final = Queue()
+FILE: Final = "file:"
+"""Before the names of distributions that come from files: a file may be called `normal`, too."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,14 @@ class Jitter:
 
     scale_ns: int
     distribution: str = "uniform"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What noise multiplies the rate by now, and the least that it may come to, whatever is drawn."""
+
+    now: float = 1.0
+    least: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,15 +60,15 @@ class Conditions:
     black_hole_above: int | None
     limit: int | None
     partitioned: bool = False
-    noise: float = 1.0
-    storm: float = 1.0
+    noise: Factor = Factor()
+    storm: Factor = Factor()
 
     def state(self, scale: float) -> LinkState:
         """What the kernel is to be set to."""
         nominal_bps = round(self.rate * scale)
         buffer_bytes = self.buffer.size_bytes(nominal_bps, scale)
         return LinkState(
-            rate_bps=_whole_bytes(nominal_bps * self.noise * self.storm),
+            rate_bps=_whole_bytes(nominal_bps * self.noise.now * self.storm.now),
             buffer_bytes=buffer_bytes,
             delay_ns=self.delay,
             jitter_ns=self.jitter.scale_ns,
@@ -76,6 +86,10 @@ class Conditions:
             limit_packets=self.limit,
             partitioned=self.partitioned,
         )
+
+    def least_bps(self, scale: float) -> int:
+        """The rate when noise is at its worst."""
+        return _whole_bytes(round(self.rate * scale) * self.noise.least * self.storm.least)
 
     def _token_bucket(self, scale: float) -> TokenBucket | None:
         if self.token_bucket is None:
@@ -100,7 +114,7 @@ class Shapes:
         self.tables: dict[str, bytes] = {}
 
     def jitter(self, given: int | spec.JitterShape | spec.JitterFile, path: KeyPath) -> Jitter:
-        """Named distributions by their name, files by theirs; problems of a file go to the findings."""
+        """Named distributions by their name, those of files with FILE before it; problems are noted."""
         match given:
             case spec.JitterFile():
                 if given.file not in self._files:
@@ -113,6 +127,18 @@ class Shapes:
         if jitter.scale_ns or jitter.distribution != "uniform":
             self._name("uniform", jitter.distribution)
         return jitter
+
+    def followed(self, width_ns: int, before: Jitter) -> Jitter:
+        """A bare jitter where `before` says the distribution, as the rows of a trace have it.
+
+        Half the width of `uniform`; the standard deviation of every other, that of a file included, whose own
+        scale is only the unit of its table.
+        """
+        if not before.distribution.startswith(FILE):
+            self._name("uniform", before.distribution)
+            return Jitter(width_ns, before.distribution)
+        deviation = distributions.deviation(self.tables[before.distribution])
+        return Jitter(round(width_ns / deviation), before.distribution)
 
     def _name(self, *names: str) -> None:
         """Have the tables of named distributions among those of the plan."""
@@ -127,11 +153,15 @@ class Shapes:
         try:
             table, _, scale_ns = distributions.from_samples(samples_ns)
         except ValueError as error:
-            self._findings.add(path, f"{file} makes no distribution: {error}", "delays close to their mean")
+            found = f"{file} makes no distribution: {error}"
+            allowed = "delays that differ, and of which none is both far from the others and rare"
+            self._findings.add(
+                (*path, "file"), found, allowed, "leave the rare ones out, or have fewer others"
+            )
             return Jitter(0)
         self._name("uniform")
-        self.tables[file] = table
-        return Jitter(scale_ns, file)
+        self.tables[FILE + file] = table
+        return Jitter(scale_ns, FILE + file)
 
     def fields(self, changes: dict[str, Any], path: KeyPath) -> dict[str, Any]:
         """Changed fields of a direction with the jitter in the terms of `Conditions`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from testbed.resolve.conditions import FILE, Jitter
 from testbed.scenario import link as spec
 from testbed.scenario.quantities import Buffer
 from testbed.units import format_duration_ns, format_rate_bps, format_size_bytes
@@ -49,9 +50,11 @@ def _bucket(bucket: spec.TokenBucket) -> str:
     return f"of {format_size_bytes(bucket.budget)}, then {format_rate_bps(bucket.sustained)}"
 
 
-def _jitter(jitter: spec.JitterShape) -> str:
+def _jitter(jitter: Jitter) -> str:
+    if jitter.distribution.startswith(FILE):
+        return f"as in {jitter.distribution.removeprefix(FILE)}"
     shape = "" if jitter.distribution == "uniform" else f" ({jitter.distribution})"
-    return f"{format_duration_ns(jitter.scale)}{shape}"
+    return f"{format_duration_ns(jitter.scale_ns)}{shape}"
 
 
 def _with_ecn(queue: spec.Codel | spec.Red) -> str:
@@ -70,7 +73,8 @@ _FORMS: Final[dict[type, Callable[[Any], str]]] = {
     spec.CorrelatedLoss: lambda loss: f"{loss.ratio:g}, correlation {loss.correlation:g}",
     spec.FourStateLoss: _four_state,
     spec.PeriodicLoss: lambda loss: f"of every {loss.every}th packet",
-    spec.JitterShape: _jitter,
+    Jitter: _jitter,
+    spec.JitterShape: lambda jitter: _jitter(Jitter(jitter.scale, jitter.distribution)),
     spec.JitterFile: lambda jitter: f"as in {jitter.file}",
     spec.Slot: _slot,
     spec.TailDrop: lambda queue: queue.kind,

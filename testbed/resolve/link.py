@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from testbed.plan import DIRECTIONS, Direction, LinkChange, LinkState
 from testbed.resolve import noise, patterns
-from testbed.resolve.conditions import Conditions, Shapes
+from testbed.resolve.conditions import Conditions, Factor, Shapes
 from testbed.resolve.findings import Findings
 from testbed.resolve.link_checks import Moment, check_states, check_windows
 from testbed.resolve.patterns import Making
@@ -148,7 +148,7 @@ def _standing(scenario: Scenario, direction: Direction, making: Making) -> Itera
     if spec.noise is not None and making.bearable(steps_of_noise, (*path, "noise")):
         drawn = noise.factors(spec.noise, 0, scenario.duration, making.seed, "noise", direction)
         for t_ns, factor in drawn:
-            yield Step(t_ns, {"noise": factor}, (*path, "noise"))
+            yield Step(t_ns, {"noise": Factor(factor, noise.least(spec.noise))}, (*path, "noise"))
     if spec.outage is not None:
         times_ns = patterns.draw_outage(spec.outage, 0, scenario.duration, making.seed)
         for t_ns, fields in patterns.outage(times_ns):
@@ -189,11 +189,12 @@ def _overlaps(spans: list[tuple[int, int, KeyPath]]) -> Iterator[tuple[KeyPath, 
 def _moments(direction: Direction, start: Conditions, steps: list[Step], scale: float) -> list[Moment]:
     """The direction's states at 0 and at every time at which something changes."""
     conditions = start
-    moments = {0: Moment(0, conditions.state(scale), ("link", direction))}
+    moments = {0: Moment(0, conditions.state(scale), ("link", direction), conditions.least_bps(scale))}
     for t_ns, group in groupby(steps, key=attrgetter("t_ns")):
         fields: dict[str, Any] = {}
         for step in group:
             fields |= step.fields
         conditions = replace(conditions, **fields)
-        moments[t_ns] = Moment(t_ns, conditions.state(scale), step.path)
+        least_bps = conditions.least_bps(scale)
+        moments[t_ns] = Moment(t_ns, conditions.state(scale), step.path, least_bps)
     return list(moments.values())

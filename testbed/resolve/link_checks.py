@@ -1,4 +1,7 @@
-"""States that the kernel would not carry out as meant, and rates that no window fills: refused in words."""
+"""States that the kernel would not carry out as meant, and rates that no window fills: refused in words.
+
+What the kernel cannot have at all is listed in `testbed.shaping.limits`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
-from testbed.plan import DIRECTIONS, Direction, LinkState, TokenBucket
+from testbed.plan import DIRECTIONS, Direction, LinkState
+from testbed.resolve.conditions import FILE
 from testbed.resolve.findings import Findings
 from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
 from testbed.shaping import limits
 from testbed.shaping.distributions import UNIT
+from testbed.shaping.limits import Excess
 from testbed.units import NS_PER_S, format_duration_ns, format_rate_bps, format_size_bytes
 
 MAX_WINDOW_BYTES: Final = 2**30
@@ -24,11 +29,6 @@ MIN_BUFFER_BYTES: Final = 2**16
 """A few jumbo frames; a byte-limited queue much smaller would pass hardly anything."""
 MIN_RATE_BPS: Final = 8_000
 """HTB counts whole bytes a second, and the time of two jumbo frames in 32 bits."""
-MAX_JITTER_NS: Final = 2 * NS_PER_S
-"""netem multiplies jitter by its table in 32 bits (net/sched/sch_netem.c, tabledist)."""
-
-Trouble: TypeAlias = tuple[str, str, str, str]
-"""What it is about; found, allowed and next step of a Problem."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Moment:
     t_ns: int
     state: LinkState
     path: KeyPath
+    least_bps: int | None = None
+    """How far its noise may take the rate, whatever is drawn; None: there is none."""
 
 
 def check_states(
@@ -48,80 +50,61 @@ def check_states(
     before: set[str] = set()
     for moment in moments:
         now: set[str] = set()
-        for name, found, allowed, next_step in _troubles(moment.state, mtu_bytes, lowest):
+        for name, found, allowed, next_step in _troubles(moment, mtu_bytes, lowest):
             now.add(name)
             if name not in before:
                 findings.add(moment.path, found, allowed, next_step)
         before = now
 
 
-def _troubles(state: LinkState, mtu_bytes: int, lowest: Mapping[str, float]) -> Iterator[Trouble]:
-    rate = format_rate_bps
-    if state.rate_bps < MIN_RATE_BPS:
-        yield "rate", f"the rate would be only {rate(state.rate_bps)}", f"at least {rate(MIN_RATE_BPS)}", ""
+def _troubles(moment: Moment, mtu_bytes: int, lowest: Mapping[str, float]) -> Iterator[Excess]:
+    """What the kernel cannot have, and what it would have but nobody can mean."""
+    state, rate = moment.state, format_rate_bps
+    least_bps = state.rate_bps if moment.least_bps is None else moment.least_bps
+    if least_bps < MIN_RATE_BPS:
+        noisy = " with the noise at its worst" if least_bps < state.rate_bps else ""
+        found = f"the rate would be only {rate(least_bps)}{noisy}"
+        yield Excess("rate", found, f"at least {rate(MIN_RATE_BPS)}")
     yield from _of_delay(state, lowest)
     if state.buffer_bytes < MIN_BUFFER_BYTES:
         size = format_size_bytes(state.buffer_bytes)
-        yield (
+        yield Excess(
             "buffer",
             f"the buffer would be only {size} at {rate(state.rate_bps)}, too small for a few packets",
             f"at least {format_size_bytes(MIN_BUFFER_BYTES)}",
             "raise the buffer or the rate, or use a larger scale",
         )
-    if state.queue.kind == "red":
-        yield from _of_red(state)
-    if state.token_bucket is not None:
-        yield from _of_bucket(state, state.token_bucket)
-    if state.flow_cap_bps is not None and state.flow_cap_bps > limits.CAP_MAX_BPS:
-        found = f"a flow_cap of {rate(state.flow_cap_bps)} is more than sch_fq holds"
-        yield "flow_cap", found, f"up to {rate(limits.CAP_MAX_BPS)}", "flow_cap: none for no cap at all"
+    if state.queue.kind == "red" and state.queue.max_bytes > state.buffer_bytes:
+        high, most = format_size_bytes(state.queue.max_bytes), format_size_bytes(state.buffer_bytes)
+        yield Excess("red", f"RED's max of {high} is above the buffer of {most}", f"max up to {most}")
+    yield from limits.excesses(state, mtu_bytes, least_bps)
     for name, limit in (("path_mtu", state.path_mtu_bytes), ("black_hole_above", state.black_hole_bytes)):
         if limit is not None and limit > mtu_bytes:
             found = f"{name} of {limit} is above the link's mtu of {mtu_bytes}, so no packet would meet it"
-            yield name, found, f"576 to {mtu_bytes}", ""
+            yield Excess(name, found, f"576 to {mtu_bytes}")
 
 
-def _of_red(state: LinkState) -> Iterator[Trouble]:
-    size, high = format_size_bytes, state.queue.max_bytes
-    most = min(state.buffer_bytes, limits.RED_MAX_BYTES)
-    if high > most:
-        found = f"RED's max of {size(high)} is above the buffer of {size(state.buffer_bytes)}"
-        if state.buffer_bytes > limits.RED_MAX_BYTES:
-            found = f"RED's max of {size(high)} does not fit the kernel's 32 bits"
-        yield "red", found, f"max up to {size(most)}", ""
-
-
-def _of_bucket(state: LinkState, bucket: TokenBucket) -> Iterator[Trouble]:
-    slow, fast = format_rate_bps(bucket.sustained_bps), format_rate_bps(state.rate_bps)
-    if bucket.sustained_bps >= state.rate_bps:
-        found = f"the token bucket's sustained rate of {slow} is not below the rate of {fast}"
-        yield "bucket", found, "sustained below rate", "to take the bucket away: token_bucket: none"
-    most = limits.budget_max_bytes(bucket.sustained_bps)
-    if bucket.budget_bytes > most:
-        budget = format_size_bytes(bucket.budget_bytes)
-        found = f"a budget of {budget} lasts longer than HTB can count at the sustained rate of {slow}"
-        yield "budget", found, f"up to {most // 10**6}MB, which is 274.9 s of it", "a larger sustained rate"
-
-
-def _of_delay(state: LinkState, lowest: Mapping[str, float]) -> Iterator[Trouble]:
-    if state.jitter_ns > MAX_JITTER_NS:
-        found = f"jitter of {format_duration_ns(state.jitter_ns)} is more than netem holds"
-        yield "long jitter", found, f"up to {format_duration_ns(MAX_JITTER_NS)}", ""
+def _of_delay(state: LinkState, lowest: Mapping[str, float]) -> Iterator[Excess]:
     deepest = -lowest.get(state.distribution, 0.0) * state.jitter_ns
     if state.distribution == "uniform":
         deepest = state.jitter_ns
     if deepest > state.delay_ns:
         jitter, delay = format_duration_ns(state.jitter_ns), format_duration_ns(state.delay_ns)
         if state.distribution == "uniform":
-            yield "jitter", f"jitter of {jitter} above the delay of {delay}", "jitter up to the delay", ""
+            yield Excess("jitter", f"jitter of {jitter} above the delay of {delay}", "jitter up to the delay")
             return
         reach = format_duration_ns(round(deepest))
+        if state.distribution.startswith(FILE):
+            file = state.distribution.removeprefix(FILE)
+            found = f"jitter as in {file} reaches {reach} before the mean of {delay}"
+            yield Excess("jitter", found, f"a delay of {reach} or more")
+            return
         most = format_duration_ns(int(state.delay_ns * state.jitter_ns / deepest))
         found = f"jitter of {jitter} ({state.distribution}) reaches {reach} before the mean of {delay}"
-        yield "jitter", found, f"jitter up to {most}, or a longer delay", ""
+        yield Excess("jitter", found, f"jitter up to {most}, or a longer delay")
     if state.reorder and not state.delay_ns:
         found = "reorder without a delay: packets overtake by skipping it"
-        yield "reorder", found, "reorder with a delay above 0", ""
+        yield Excess("reorder", found, "reorder with a delay above 0")
 
 
 def check_windows(scenario: Scenario, moments: dict[Direction, list[Moment]], findings: Findings) -> int:

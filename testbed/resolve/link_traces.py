@@ -17,12 +17,13 @@ import numpy as np
 
 from testbed.errors import Problem, ScenarioError
 from testbed.resolve.findings import Findings
-from testbed.scenario.quantities import parse_probability
+from testbed.scenario.quantities import FINEST_STEP_NS, TOO_FINE, parse_probability
 from testbed.scenario.source import KeyPath
 from testbed.units import (
     DURATION_ALLOWED,
     RATE_ALLOWED,
     UnitError,
+    format_duration_ns,
     parse_duration_ns,
     parse_rate_bps,
     shown,
@@ -30,7 +31,9 @@ from testbed.units import (
 
 Result = TypeVar("Result")
 MAX_FILE_BYTES: Final = 64 * 2**20
-MAX_ROWS: Final = 1_000_000
+MAX_ROWS: Final = 100_000
+"""Of a CSV file: as many changes as an entry may make, and 24 delays for each entry of netem's table."""
+MAX_OPPORTUNITIES: Final = 1_000_000
 MAX_PROBLEMS: Final = 10
 """More than this and the file is something else."""
 NS_PER_MS: Final = 1_000_000
@@ -50,10 +53,13 @@ class LinkTrace:
 
 
 class _Lines:
-    """The lines of a text file that say something, with their numbers; `#` begins a comment."""
+    """Up to `most` lines of a text file that say something, with their numbers; `#` begins a comment.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    `quotes`: messages may show the file's text, which is not for a file outside the scenario's directory.
+    """
+
+    def __init__(self, path: Path, *, quotes: bool, most: int) -> None:
+        self.path, self.quotes, self._most = path, quotes, most
         self.problems: list[Problem] = []
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
@@ -69,10 +75,12 @@ class _Lines:
             line = text.count(b"\n", 0, error.start) + 1
             found = f"byte 0x{text[error.start]:02x} is not UTF-8"
             raise ScenarioError(Problem(f"{self.path}:{line}", found, "a text file in UTF-8")) from None
-        for number, text_line in enumerate(lines, start=1):
-            stripped = text_line.strip()
-            if stripped and not stripped.startswith("#"):
-                yield number, stripped
+        numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1))
+        said = [(number, line) for number, line in numbered if line and not line.startswith("#")]
+        if len(said) > self._most + 1:
+            found = f"{len(said)} lines that are not comments"
+            raise ScenarioError(Problem(str(self.path), found, f"at most {self._most}", "a part of the file"))
+        yield from said
 
     def refuse(self, line: int, found: str, allowed: str, column: str = "") -> None:
         """Note a problem; gives up when there are many."""
@@ -110,26 +118,38 @@ DELAY_COLUMNS: Final[dict[str, Callable[[str], Any]]] = {
 
 def read_trace(path: Path, key: KeyPath, findings: Findings) -> LinkTrace | None:
     """A trace of the link's values (CSV); None, and problems in `findings`, when it is none."""
-    return _reading(_trace, path, key, findings)
+    return _reading(_trace, path, key, findings, MAX_ROWS)
 
 
 def read_mahimahi(path: Path, key: KeyPath, findings: Findings) -> tuple[int, ...] | None:
     """The moments (ms) of a mahimahi trace at which 1500 bytes may leave; the last is the trace's length."""
-    return _reading(_opportunities, path, key, findings)
+    return _reading(_opportunities, path, key, findings, MAX_OPPORTUNITIES)
 
 
 def read_delays(path: Path, key: KeyPath, findings: Findings) -> tuple[int, ...] | None:
     """Measured delays (CSV with the column `delay`), in ns."""
-    return _reading(lambda file: tuple(values["delay"] for _, values in _csv(file, DELAY_COLUMNS)), path, key,
-                    findings)  # fmt: skip
+    return _reading(_delays, path, key, findings, MAX_ROWS)
 
 
-def _reading(read: Callable[[_Lines], Result], path: Path, key: KeyPath, findings: Findings) -> Result | None:
+def outline(path: Path) -> tuple[tuple[str, ...], int]:
+    """The columns of a trace that can be read, and the time (ns) of its last row."""
+    said = [line for _, line in _Lines(path, quotes=False, most=MAX_ROWS)]
+    header, last = csv.reader((said[0], said[-1]), skipinitialspace=True)
+    columns = tuple(cell.strip() for cell in header)
+    return columns, parse_duration_ns(last[columns.index("t")])
+
+
+def _reading(
+    read: Callable[[_Lines], Result], path: Path, key: KeyPath, findings: Findings, most: int
+) -> Result | None:
+    """What `read` makes of up to `most` lines; None, with problems, when there is something else."""
     try:
         if not path.is_file():
-            findings.add(key, f"there is no file {path}", "a path relative to the scenario's own directory")
+            found = f"{path} is not a regular file" if path.exists() else f"there is no file {path}"
+            findings.add(key, found, "a path relative to the scenario's own directory")
             return None
-        lines = _Lines(path)
+        beside = path.resolve().is_relative_to(Path(findings.source.file).parent.resolve())
+        lines = _Lines(path, quotes=beside, most=most)
         result = read(lines)
         lines.raise_if_any()
     except ScenarioError as error:
@@ -151,19 +171,19 @@ def _csv(lines: _Lines, columns: dict[str, Callable[[str], Any]]) -> Iterator[tu
             yield line
 
     rows = csv.reader(texts(), skipinitialspace=True)
-    header = [cell.strip() for cell in next(rows, [])]
-    _check_header(lines, max(numbers, default=1), header, columns)
-    for cells in rows:
-        if len(cells) != len(header):
-            lines.refuse(numbers[-1], f"{len(cells)} values", f"{len(header)}: {', '.join(header)}")
-        elif len(numbers) > MAX_ROWS:
-            raise ScenarioError(
-                Problem(f"{lines.path}:{numbers[-1]}", "too many rows", f"at most {MAX_ROWS}")
-            )
-        else:
+    try:
+        header = [cell.strip() for cell in next(rows, [])]
+        _check_header(lines, max(numbers, default=1), header, columns)
+        for cells in rows:
+            if len(cells) != len(header):
+                lines.refuse(numbers[-1], f"{len(cells)} values", f"{len(header)}: {', '.join(header)}")
+                continue
             values = _values(lines, numbers[-1], dict(zip(header, cells, strict=True)), columns)
             if len(values) == len(header):
                 yield numbers[-1], values
+    except csv.Error as error:
+        where = f"{lines.path}:{max(numbers, default=1)}"
+        raise ScenarioError(Problem(where, f"is no CSV: {error}", "a row a line, with short cells")) from None
     if len(numbers) <= 1:
         lines.refuse(max(numbers, default=1), "no rows", "a header, then rows")
 
@@ -177,7 +197,7 @@ def _values(
         try:
             values[name] = columns[name](cell.strip())
         except UnitError as error:
-            lines.refuse(line, error.found, error.allowed, name)
+            lines.refuse(line, error.found if lines.quotes else f"no {name}", error.allowed, name)
     return values
 
 
@@ -185,9 +205,15 @@ def _check_header(lines: _Lines, line: int, header: list[str], columns: dict[str
     first = next(iter(columns))
     wrong = [name for name in header if name not in columns or header.count(name) > 1]
     if wrong or first not in header or (len(columns) > 1 and len(header) == 1):
-        found = f"the header {shown(','.join(header))}"
+        found = f"the header {shown(','.join(header))}" if lines.quotes else "another header"
+        found = found if header else "no header, as the file has no lines"
         allowed = f"{first} and any of {', '.join(list(columns)[1:])}" if len(columns) > 1 else first
-        raise ScenarioError(Problem(f"{lines.path}:{line}", found, f"{allowed}, each once"))
+        each = ", each once" if len(columns) > 1 else ""
+        raise ScenarioError(Problem(f"{lines.path}:{line}", found, f"a header with {allowed}{each}"))
+
+
+def _delays(lines: _Lines) -> tuple[int, ...]:
+    return tuple(values["delay"] for _, values in _csv(lines, DELAY_COLUMNS))
 
 
 def _trace(lines: _Lines) -> LinkTrace:
@@ -197,6 +223,9 @@ def _trace(lines: _Lines) -> LinkTrace:
         t_ns = values.pop("t")
         if times_ns and t_ns <= times_ns[-1]:
             lines.refuse(line, "not after the row before it", "times in rising order", "t")
+        elif times_ns and t_ns - times_ns[-1] < FINEST_STEP_NS:
+            found = f"{format_duration_ns(t_ns - times_ns[-1])} after the row before {TOO_FINE}"
+            lines.refuse(line, found, "rows 1ms apart or more", "t")
         times_ns.append(t_ns)
         rows.append(values)
     last_ns = times_ns[-1] - times_ns[-2] if len(times_ns) > 1 else 0
@@ -207,9 +236,10 @@ def _opportunities(lines: _Lines) -> tuple[int, ...]:
     moments_ms: list[int] = []
     for line, text in lines:
         if not text.isascii() or not text.isdecimal() or len(text) > 12:  # noqa: PLR2004 - 30 years
-            lines.refuse(line, f"{shown(text)} is no time", "a whole number of milliseconds, one a line")
+            found = f"{shown(text)} is no time" if lines.quotes else "no time"
+            lines.refuse(line, found, "a whole number of milliseconds, one a line")
         elif moments_ms and int(text) < moments_ms[-1]:
-            lines.refuse(line, f"{text} is before the line above it", "times in rising order")
+            lines.refuse(line, "before the line above it", "times in rising order")
         else:
             moments_ms.append(int(text))
     if not moments_ms or moments_ms[-1] == 0:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from testbed.resolve.seeds import generator
 from testbed.scenario.link import Excursions, Noise
+from testbed.scenario.quantities import FINEST_STEP_NS
 
 LEAST: Final = 0.05
 """No factor is below this; the link never stands still, which is what an outage is for."""
@@ -21,6 +22,12 @@ def steps_in(noise: Noise, length_ns: int) -> int:
     grid = length_ns // noise.every if noise.cv else 0
     drops = noise.excursions
     return grid + (2 * length_ns // (drops.gap + drops.length) if drops else 0)
+
+
+def least(noise: Noise) -> float:
+    """The least factor that noise may come to: the lowest level within the deepest excursion."""
+    depth = noise.excursions.depth if noise.excursions else 0.0
+    return max((1 - DEVIATIONS * noise.cv) * (1 - depth), LEAST)
 
 
 def factors(
@@ -45,15 +52,15 @@ def factors(
 def _excursions(
     spec: Excursions | None, start_ns: int, end_ns: int, random: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Begins and ends of excursions, which never overlap."""
+    """Begins and ends of excursions, which never overlap, and are no finer than the link's steps."""
     begins: list[int] = []
     ends: list[int] = []
     now_ns = start_ns
     while spec is not None:
-        now_ns += 1 + round(random.exponential(spec.gap))
+        now_ns += max(FINEST_STEP_NS, round(random.exponential(spec.gap)))
         if now_ns >= end_ns:
             break
         begins.append(now_ns)
-        now_ns += 1 + round(random.exponential(spec.length))
+        now_ns += max(FINEST_STEP_NS, round(random.exponential(spec.length)))
         ends.append(now_ns)
     return np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)

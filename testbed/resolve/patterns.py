@@ -10,13 +10,13 @@ from typing import Any, Final, TypeAlias
 
 from testbed.plan import Direction
 from testbed.resolve import noise
-from testbed.resolve.conditions import Jitter, Shapes
+from testbed.resolve.conditions import Factor, Jitter, Shapes
 from testbed.resolve.describe import described
 from testbed.resolve.findings import Findings
 from testbed.resolve.link_traces import NS_PER_MS, LinkTrace, binned, read_mahimahi, read_trace
 from testbed.resolve.seeds import generator
 from testbed.scenario.link import Outage
-from testbed.scenario.quantities import Buffer, Section
+from testbed.scenario.quantities import FINEST_STEP_NS, TOO_FINE, Buffer, Section
 from testbed.scenario.source import KeyPath
 from testbed.scenario.timeline import (
     FlapEntry,
@@ -31,6 +31,7 @@ from testbed.scenario.timeline import (
     TraceEntry,
     WaveEntry,
 )
+from testbed.units import format_duration_ns
 
 RAMP_STEP_NS: Final = 100_000_000
 MAX_RAMP_STEPS: Final = 10_000
@@ -62,6 +63,14 @@ class Making:
             return True
         found = f"makes {count} changes of the link"
         self.findings.add(path, found, f"at most {MAX_STEPS}", "longer steps, or for a shorter time")
+        return False
+
+    def slow_enough(self, step_ns: int, path: KeyPath) -> bool:
+        """Whether the run's timers can make steps of that length; notes a problem when not."""
+        if step_ns >= FINEST_STEP_NS:
+            return True
+        found = f"a step of {format_duration_ns(step_ns)} {TOO_FINE}"
+        self.findings.add(path, found, "steps of 1ms or more", "fewer steps, or a longer time")
         return False
 
 
@@ -130,7 +139,9 @@ def _generated(
             if making.bearable(noise.steps_in(entry.noise, length_ns), (*path, "noise")):
                 names = ("noise", direction, path[-1])
                 drawn = noise.factors(entry.noise, begin_ns, end_ns, making.seed, *names)
-                yield from _until(entry, (((t_ns, {"storm": each}) for t_ns, each in drawn)), {"storm": 1.0})
+                least = noise.least(entry.noise)
+                storms = ((t_ns, {"storm": Factor(now, least)}) for t_ns, now in drawn)
+                yield from _until(entry, storms, {"storm": Factor()})
         case FlapEntry():
             if making.bearable(2 * length_ns // (entry.flap.down + entry.flap.up), (*path, "flap")):
                 yield from _until(entry, _flap(entry, end_ns), {"partitioned": False})
@@ -139,6 +150,8 @@ def _generated(
             start = {name: before(name) for name in target}
             swings = entry.shape == "square" or _straight(start, target, (*path, "wave"), making.findings)
             steps_a_period = 2 if entry.shape == "square" else entry.steps
+            if not making.slow_enough(entry.period // steps_a_period, (*path, "period")):
+                return
             if swings and making.bearable(length_ns * steps_a_period // entry.period, (*path, "period")):
                 yield from _until(entry, _wave(entry, start, target, end_ns), start)
 
@@ -157,6 +170,8 @@ def _ramp(entry: RampEntry, before: Callable[[str], Any], making: Making, path: 
     if not _straight(start, target, (*path, "ramp"), making.findings):
         return
     count = entry.steps or min(-(-entry.over // RAMP_STEP_NS), MAX_RAMP_STEPS)
+    if not making.slow_enough(entry.over // count, (*path, "steps" if entry.steps else "over")):
+        return
     for number in range(1, count + 1):
         fields = {name: _between(start[name], value, number, count) for name, value in target.items()}
         yield entry.at + entry.over * number // count, fields
@@ -210,7 +225,8 @@ def drawn_outage(entry: OutageEntry, seed: int, path: KeyPath) -> tuple[int, int
 def draw_outage(spec: Outage, from_ns: int, to_ns: int, seed: int, *names: str | int) -> tuple[int, int]:
     """A length uniform up to `up_to`, and a begin uniform over what leaves room for it."""
     random = generator(seed, "outage", *names)
-    length_ns = max(1, round(random.uniform(0, min(spec.up_to, to_ns - from_ns))))
+    longest_ns = min(spec.up_to, to_ns - from_ns)
+    length_ns = max(min(FINEST_STEP_NS, longest_ns), round(random.uniform(0, longest_ns)))
     begin_ns = round(random.uniform(from_ns, to_ns - length_ns))
     return begin_ns, begin_ns + length_ns
 
@@ -240,10 +256,8 @@ def _trace(
         return
     rows = trace.rows
     if "jitter" in rows[0]:
-        name = before("jitter").distribution
-        rows = tuple(
-            row | {"jitter": Jitter(making.shapes.jitter(row["jitter"], path).scale_ns, name)} for row in rows
-        )
+        present = before("jitter")
+        rows = tuple(row | {"jitter": making.shapes.followed(row["jitter"], present)} for row in rows)
     restored = {name: before(name) for name in rows[0]}
     yield from _until(entry, _followed_to(entry.at, end_ns, trace, rows, rounds), restored)
 

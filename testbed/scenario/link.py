@@ -25,8 +25,10 @@ from testbed.scenario.quantities import (
     Rate,
     Section,
     Size,
+    StepDuration,
     did_you_mean,
     only_tag,
+    otherwise,
     parsed,
     refusal,
     removable,
@@ -268,15 +270,15 @@ class Excursions(Section):
     """Rare drops of the rate by `depth`; lengths and the gaps between are exponential with these means."""
 
     depth: Depth
-    gap: PositiveDuration
-    length: PositiveDuration
+    gap: StepDuration
+    length: StepDuration
 
 
 class Noise(Section):
     """A rate that is never quite the same: a new normal draw of deviation `cv` every `every`."""
 
     cv: Annotated[Probability, Le(0.5)] = 0.0
-    every: Annotated[PositiveDuration, Ge(1_000_000)] = units.parse_duration_ns("100ms")
+    every: StepDuration = units.parse_duration_ns("100ms")
     excursions: Excursions | None = None
 
     @model_validator(mode="after")
@@ -289,19 +291,19 @@ class Noise(Section):
 class Outage(Section):
     """Nothing passes once, for a length drawn uniformly up to `up_to`."""
 
-    up_to: PositiveDuration
+    up_to: StepDuration
 
 
 class LinkOptions(Section):
-    """What a direction has besides rate, buffer and delay; `none` takes a limit away again."""
+    """What a direction has besides rate, buffer and delay; `none` takes any of it away again."""
 
-    jitter: Jitter = 0
-    loss: Loss = 0.0
-    reorder: Probability = 0.0
-    duplicate: Probability = 0.0
-    corrupt: Probability = 0.0
+    jitter: Annotated[Jitter, otherwise("0ns")] = 0
+    loss: Annotated[Loss, otherwise(0.0)] = 0.0
+    reorder: Annotated[Probability, otherwise(0.0)] = 0.0
+    duplicate: Annotated[Probability, otherwise(0.0)] = 0.0
+    corrupt: Annotated[Probability, otherwise(0.0)] = 0.0
     slot: Annotated[Slot | None, removable] = None
-    queue: Queue = TailDrop(kind="tail_drop")
+    queue: Annotated[Queue, otherwise("tail_drop")] = TailDrop(kind="tail_drop")
     token_bucket: Annotated[TokenBucket | None, removable] = None
     flow_cap: Annotated[Rate | None, removable] = None
     path_mtu: Annotated[PacketBytes | None, removable] = None

@@ -27,6 +27,9 @@ from testbed import units
 NETEM_LOSS_STEP: Final = 2.0**-32
 """The smallest probability netem knows (net/sched/sch_netem.c keeps 32 bits)."""
 
+FINEST_STEP_NS: Final = 1_000_000
+"""Timers of the run have a grid of 1 ms, so nothing changes the link in shorter steps."""
+
 BUFFER_ALLOWED: Final = "a time at the link's rate, such as 10ms, or a size, such as 125MB"
 
 
@@ -147,9 +150,26 @@ def _removed(value: Any) -> Any:
 removable = BeforeValidator(_removed)
 """For a limit that can be taken away: the text `none` is None."""
 
+
+def otherwise(default: Any) -> BeforeValidator:
+    """For what has a value that takes it away: the text `none` is that value."""
+    return BeforeValidator(lambda value: default if value == "none" else value)
+
+
+def _parse_step(value: object) -> int:
+    step_ns = _positive(units.parse_duration_ns)(value)
+    if step_ns < FINEST_STEP_NS:
+        raise refusal(f"{value} {TOO_FINE}", "1ms or more", INSTEAD_OF_FINE)
+    return step_ns
+
+
+TOO_FINE: Final = "is shorter than 1ms, the finest step in which the link changes"
+INSTEAD_OF_FINE: Final = "for what is shorter: jitter, slot, loss in bursts, or microbursts"
+
 Rate = Annotated[int, parsed(_positive(units.parse_rate_bps))]
 Duration = Annotated[int, parsed(units.parse_duration_ns)]
 PositiveDuration = Annotated[int, parsed(_positive(units.parse_duration_ns))]
+StepDuration = Annotated[int, parsed(_parse_step)]
 Size = Annotated[int, parsed(_positive(units.parse_size_bytes))]
 RequestRate = Annotated[float, parsed(units.parse_request_rate_per_s)]
 Probability = Annotated[float, parsed(parse_probability)]

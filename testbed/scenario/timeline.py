@@ -17,6 +17,7 @@ from testbed.scenario.quantities import (
     Rate,
     Section,
     Size,
+    StepDuration,
     did_you_mean,
     only_tag,
     refusal,
@@ -24,6 +25,7 @@ from testbed.scenario.quantities import (
 
 CongestionControl = Literal["cubic", "bbr", "reno", "dctcp"]
 Flows = Annotated[int, Strict(), Ge(1), Le(256)]
+LONGEST_FILTER: Final = 4096
 SMALLEST_DATAGRAM: Final = 64
 """Bytes of an IP packet: its header, that of UDP, a number and a time."""
 
@@ -64,7 +66,7 @@ class PartitionEntry(LinkEntry):
     """An outage: nothing passes from `at` on, for a while or to the end."""
 
     partition: Literal[True]
-    lasting: PositiveDuration | None = Field(None, alias="for")
+    lasting: StepDuration | None = Field(None, alias="for")
 
 
 class LastingEntry(LinkEntry):
@@ -76,8 +78,8 @@ class LastingEntry(LinkEntry):
 class Flap(Section):
     """How long nothing passes, and how long everything does."""
 
-    down: PositiveDuration
-    up: PositiveDuration
+    down: StepDuration
+    up: StepDuration
 
 
 class FlapEntry(LastingEntry):
@@ -107,7 +109,7 @@ class MahimahiEntry(LastingEntry):
 
     mahimahi: Annotated[str, MinLen(1)]
     mean_rate: Rate
-    bin: Annotated[PositiveDuration, Ge(1_000_000)] = units.parse_duration_ns("100ms")
+    bin: StepDuration = units.parse_duration_ns("100ms")
 
 
 class NoiseEntry(LastingEntry):
@@ -252,13 +254,24 @@ TimelineEntry: TypeAlias = Annotated[
 ]
 
 
+def _printable(value: Any) -> Any:
+    """Refuses what no command line can hold."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > LONGEST_FILTER:
+        raise refusal(f"a filter of {len(value)} characters", f"at most {LONGEST_FILTER}")
+    if not (value.isascii() and value.isprintable()):
+        raise refusal("a filter with characters that do not print", "one line of printable ASCII")
+    return value
+
+
 class Capture(Section):
     """Packets of one direction of the link, or of one host, into the run directory."""
 
     link: Direction | None = None
     host: str | None = None
     snap: Annotated[Size, Le(262_144)] = units.parse_size_bytes("96B")
-    filter: str = ""
+    filter: Annotated[str, BeforeValidator(_printable)] = ""
 
     @model_validator(mode="after")
     def _one_place(self) -> Capture:

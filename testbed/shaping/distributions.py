@@ -23,6 +23,7 @@ SCALE_MAX_NS = 2**31 - 1
 """netem caps its jitter here, in silence (`netem_change`)."""
 PARETO_SHAPE = 3.0
 _ROUNDS = 200
+_SPREAD_TOLERANCE = 0.25
 
 Floats = npt.NDArray[np.float64]
 
@@ -74,19 +75,52 @@ def table(name: str) -> bytes:
 def from_samples(samples_ns: Sequence[int]) -> tuple[bytes, int, int]:
     """The table of measured delays, their mean (ns) and the scale (ns) that belongs to the table.
 
-    The scale is the smallest that lets the farthest sample fit, so nothing is cut off and a step of the
-    table is 1/32767 of that distance. All samples alike: scale 0, no jitter. Raises ValueError without
-    samples, or when one is farther than 8.5 s from their mean.
+    The table has 4096 of their quantiles, so of more samples than that the rarest on each side may be
+    missing, and of fewer the shares are those of whole entries. The scale is the smallest that lets the
+    farthest quantile fit; a step of the table is 1/32767 of that distance.
+
+    Raises ValueError, in words, without samples, when all are alike, when one is farther than 8.5 s from
+    their mean, or when the table's standard deviation is not within a quarter of that of the samples.
     """
-    if not samples_ns:
+    if not len(samples_ns):
         raise ValueError("no samples")
-    quantiles = np.quantile(np.asarray(samples_ns, dtype=np.float64), _probabilities(), method="inverted_cdf")
+    samples = np.asarray(samples_ns, dtype=np.float64)
+    if samples.min() == samples.max():
+        raise ValueError("all delays are alike")
+    quantiles = np.quantile(samples, _probabilities(), method="inverted_cdf")
     mean_ns = round(float(quantiles.mean()))
     away = quantiles - mean_ns
     scale_ns = int(np.ceil(np.abs(away).max() * UNIT / LARGEST))
     if scale_ns > SCALE_MAX_NS:
         raise ValueError(f"a sample is {np.abs(away).max() / 1e9:.1f} s from the mean")
-    return _packed(np.rint(away * UNIT / max(scale_ns, 1))), mean_ns, scale_ns
+    made = _packed(np.rint(away * UNIT / max(scale_ns, 1)))
+    _refuse_loss(samples, made, mean_ns, scale_ns)
+    return made, mean_ns, scale_ns
+
+
+def _refuse_loss(samples_ns: Floats, made: bytes, mean_ns: int, scale_ns: int) -> None:
+    """ValueError, which says what is lost, when a table of samples is not like them."""
+    deviation_ns = float(samples_ns.std())
+    found_ns = float(deviations(made, scale_ns).std())
+    if abs(found_ns - deviation_ns) <= _SPREAD_TOLERANCE * deviation_ns + 1:
+        return
+    low_ns, high_ns = extremes(made, scale_ns)
+    reach_ns = scale_ns // UNIT + 1
+    beyond = np.count_nonzero(
+        (samples_ns < mean_ns + low_ns - reach_ns) | (samples_ns > mean_ns + high_ns + reach_ns)
+    )
+    lost = (
+        f"{beyond} of {len(samples_ns)} are too rare for its {ENTRIES} entries"
+        if beyond
+        else (f"the rarest of {len(samples_ns)} do not fill whole ones of its {ENTRIES} entries")
+    )
+    spread = f"{found_ns:.0f} ns instead of {deviation_ns:.0f} ns"
+    raise ValueError(f"{lost}, so that its standard deviation is {spread}")
+
+
+def deviation(delay_table: bytes) -> float:
+    """Standard deviation of a table, in scales."""
+    return float(np.frombuffer(delay_table, "<i2").astype(np.float64).std()) / UNIT
 
 
 def _packed(values: Floats) -> bytes:

@@ -97,6 +97,9 @@ class WanDirection:
             return mtu_bytes + netlink.ETHERNET_BYTES if cut(state) else largest_packet_bytes
 
         self.direction = direction
+        self.places = (rate_stage, delay_stage, feed)
+        """Its devices, on their way out."""
+        self._mtu_bytes = mtu_bytes
         self._rate = RateStage(rate, largest_bytes, mtu_bytes)
         self._delay = DelayStage(delay, delay_tables)
         # what must be there before the packets that need it comes first
@@ -125,7 +128,7 @@ class WanDirection:
         A new rate holds from the next packet on, a new delay for packets that arrive from now on (see
         shaping/delay.py). A queue of another kind and a new token bucket lose what waits in the buffer.
         """
-        problems = limits.problems(state, f"link {self.direction}")
+        problems = limits.problems(state, self._mtu_bytes, f"link {self.direction}")
         if problems:
             raise ShapingError(*problems)
         self._delay.seed = seed

@@ -36,18 +36,30 @@ ETHERNET_BYTES = 14
 """Of a frame's header, which queueing disciplines count."""
 
 
+OWN_PORTS: set[tuple[str, int]] = set()
+"""Namespace and port of every socket of the bench: whoever else changes something is somebody else."""
+
+
+def connect(namespace: str) -> socket.socket:
+    """A netlink socket of the bench in this namespace."""
+    with namespaces.entered(namespace):
+        made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    made.bind((0, 0))
+    # not settimeout(): that makes a poll() and two clock readings of every recv()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_TIMEOUT_S, 0))
+    OWN_PORTS.add((namespace, made.getsockname()[0]))
+    return made
+
+
 class Device:
     """A network device and a netlink socket in its namespace."""
 
     def __init__(self, namespace: str, name: str) -> None:
         attributes.install()
         self.namespace, self.name = namespace, name
+        self._socket = connect(namespace)
         with namespaces.entered(namespace):
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
             self.index = socket.if_nametoindex(name)
-        self._socket.bind((0, 0))
-        # not settimeout(): that makes a poll() and two clock readings of every recv()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_TIMEOUT_S, 0))
 
     def change(self, kind: int, body: bytes, flags: int = 0) -> None:
         """Send one message that changes something; OSError with the kernel's reason when it refuses."""

@@ -18,7 +18,7 @@ FLOWS = 1024
 _MEMORY_MAX_BYTES = 1 << 31
 _KINDS = {"tail_drop": "bfifo", "codel": "codel", "fq_codel": "fq_codel", "red": "red"}
 _ECN = 1  # TC_RED_ECN
-_CELLS, _LARGEST_SHIFT = 256, 31
+_CELLS, _LARGEST_SHIFT, _LARGEST_CELL = 256, 31, 24
 
 Values = dict[str, Any]
 
@@ -180,10 +180,10 @@ def _idle_table(average: int, packet_us: float) -> tuple[int, bytes]:
 
     As iproute2 (tc/tc_red.c, `tc_red_eval_idle_damping`). `packet_us`: the time of a packet at the rate at
     which the leaf was written; a later rate leaves the table as it is, because writing it would reset the
-    average.
+    average. A cell of more than 2^24 us would not fit the kernel's 32 bits (include/net/red.h, Scell_max).
     """
     per_us = -math.log2(1 - 2.0 ** -max(average, 1)) / packet_us
     longest_us = _LARGEST_SHIFT / per_us
-    cell = max(0, math.ceil(math.log2(longest_us / (_CELLS - 1))))
+    cell = min(max(0, math.ceil(math.log2(longest_us / (_CELLS - 1)))), _LARGEST_CELL)
     shifts = [min(_LARGEST_SHIFT, int((i << cell) * per_us)) for i in range(_CELLS - 1)]
     return cell, bytes([*shifts, _LARGEST_SHIFT])

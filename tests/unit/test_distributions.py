@@ -59,7 +59,9 @@ def test_deviations_are_what_netem_computes(values: list[int], jitter_ns: int) -
     assert cdf(table, jitter_ns, expected[0] - 1) == 0
 
 
-@given(samples=st.lists(st.integers(0, 10**9), min_size=1, max_size=500))
+@given(
+    samples=st.lists(st.integers(0, 10**9), min_size=2, max_size=500).filter(lambda many: len(set(many)) > 1)
+)
 def test_samples_come_back(samples: list[int]) -> None:
     """Mean and extremes of measured delays are those of their table, within its steps."""
     table, mean_ns, scale_ns = from_samples(samples)
@@ -71,9 +73,24 @@ def test_samples_come_back(samples: list[int]) -> None:
     assert np.mean(deviations(table, scale_ns)) == pytest.approx(0, abs=2 * steps_ns)
 
 
-def test_alike_samples_have_no_jitter() -> None:
-    """A scale of 0, which netem takes for a constant delay."""
-    assert from_samples([7_000, 7_000])[1:] == (7_000, 0)
+def test_alike_samples_are_refused() -> None:
+    """They have no distribution, and a table of zeros would swallow any jitter."""
+    for samples in ([7_000], [7_000, 7_000]):
+        with pytest.raises(ValueError, match="alike"):
+            from_samples(samples)
+
+
+@pytest.mark.parametrize(
+    ("others", "rare", "fits"), [(10_000, 1, False), (10_000, 2, True), (4_095, 1, True), (7_000, 1, False)]
+)
+def test_outliers_too_rare_for_the_table_are_refused(others: int, rare: int, fits: bool) -> None:
+    """A table has 4096 entries: one of 10,001 samples is 0.41 of one, two of 10,002 are 0.82."""
+    samples = [1_000 + number % 2 for number in range(others)] + [5 * 10**9] * rare
+    if fits:
+        assert extremes(*from_samples(samples)[::2])[1] > 4 * 10**9
+    else:
+        with pytest.raises(ValueError, match=f"of {others + rare}.*standard deviation is"):
+            from_samples(samples)
 
 
 def test_samples_that_no_table_holds_are_refused() -> None:

@@ -21,7 +21,7 @@ from testbed.plan import (
 from testbed.resolve.conditions import Conditions
 from testbed.scenario.link import LinkDirection, LinkPatch
 from testbed.shaping import distributions
-from tests.unit.link_plans import MS, S, beside, changes, planned
+from tests.unit.link_plans import MS, S, beside, changes, planned, refused
 
 FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
     "rate": ("8gbit", {"rate_bps": 8 * 10**9, "buffer_bytes": 10**7}),
@@ -202,9 +202,71 @@ def test_jitter_from_a_file(tmp_path: Path) -> None:
     path = beside(tmp_path, "delays.csv", "# measured\ndelay\n4ms\n6ms\n5ms\n5ms\n")
     plan = planned("link.a_to_b.jitter={file: delays.csv}", path=path)
     state = plan.link["a_to_b"]
-    assert (state.distribution, state.delay_ns) == ("delays.csv", 5 * MS)
-    away = distributions.deviations(plan.delay_tables["delays.csv"], state.jitter_ns)
+    assert (state.distribution, state.delay_ns) == ("file:delays.csv", 5 * MS)
+    away = distributions.deviations(plan.delay_tables["file:delays.csv"], state.jitter_ns)
     assert {round(float(ns) / MS, 3) for ns in away} == {-1.0, 0.0, 1.0}
+
+
+def test_a_file_called_like_a_distribution_is_its_own(tmp_path: Path) -> None:
+    """Both directions have the jitter they name: the file's here, the normal distribution there."""
+    path = beside(tmp_path, "normal", "delay\n4ms\n6ms\n")
+    normal = "link.b_to_a.jitter={scale: 0.1ms, distribution: normal}"
+    plan = planned("link.a_to_b.jitter={file: normal}", normal, path=path)
+    assert plan.link["a_to_b"].distribution == "file:normal"
+    assert plan.delay_tables["normal"] == distributions.table("normal")
+
+
+@pytest.mark.parametrize("delays", ["5ms\n", "5ms\n5ms\n"])
+def test_a_file_without_spread_is_refused(tmp_path: Path, delays: str) -> None:
+    """It would be no jitter at all, and would make none of any later one."""
+    path = beside(tmp_path, "one.csv", f"delay\n{delays}")
+    message = refused("link.a_to_b.jitter={file: one.csv}", path=path)
+    assert "one.csv makes no distribution: all delays are alike" in message
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in ("rate", "buffer", "delay")])
+def test_none_takes_anything_away(name: str) -> None:
+    """Of a preset as of anything else: `none` is as if it had never been there."""
+    given = planned("link.a_to_b.preset=near-region-100g", f"link.a_to_b.{name}=none").link["a_to_b"]
+    field = {"black_hole_above": "black_hole_bytes", "flow_cap": "flow_cap_bps", "path_mtu": "path_mtu_bytes",
+             "jitter": "jitter_ns", "limit": "limit_packets"}.get(name, name)  # fmt: skip
+    if hasattr(given, field):
+        assert getattr(given, field) == getattr(BEFORE, field)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_beside_a_token_bucket_is_judged_by_its_worst(seed: int) -> None:
+    """Whatever the seed draws: 500 Mbps, cv 2 % and drops of half come to 235 Mbps."""
+    words = (
+        "link.a_to_b.rate=500mbit",
+        "link.a_to_b.noise={cv: 2%, excursions: {depth: 50%, gap: 10h, length: 1s}}",
+    )
+    bucket = "link.a_to_b.token_bucket={sustained: %s, budget: 1GB}"
+    assert planned(*words, bucket % "234mbit", seed=seed).link["a_to_b"].token_bucket is not None
+    message = refused(*words, bucket % "235mbit")
+    assert "noise may take the rate to 235mbit, not above the token bucket's sustained rate" in message
+    assert "sustained below 235mbit" in message
+
+
+# The mtu is 9000: a frame a second is 9014 * 8 = 72112 bit/s. bfifo holds 2^32 bytes but for a super-packet.
+@pytest.mark.parametrize(
+    ("fits", "fails", "says"),
+    [
+        ("buffer=4095MiB", "buffer=4293918721B", "does not fit the kernel's 32 bits"),
+        ("flow_cap=72112bit", "flow_cap=72104bit", "less than a packet of 9000 bytes a second"),
+        ("queue={kind: codel, interval: 2000s}", "queue={kind: codel, interval: 2001s}", "codel's interval"),
+        ("queue={kind: codel, target: 2us}", "queue={kind: codel, target: 1us}", "codel's target"),
+        (
+            "queue={kind: red, min: 9001B, max: 1MB}",
+            "queue={kind: red, min: 9kB, max: 1MB}",
+            "RED's min of 9kB",
+        ),
+    ],
+)
+def test_what_the_kernel_cannot_have_is_refused_when_read(fits: str, fails: str, says: str) -> None:
+    """At its very limit a value passes, one step beyond it is refused in words."""
+    assert planned(f"link.a_to_b.{fits}").link
+    assert says in refused(f"link.a_to_b.{fails}")
 
 
 def test_a_window_can_be_given() -> None:

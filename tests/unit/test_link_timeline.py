@@ -14,6 +14,7 @@ from testbed.plan import (
     Loss,
 )
 from testbed.resolve.patterns import wave_levels
+from testbed.shaping import distributions
 from tests.unit.link_plans import MS, S, beside, changes, planned, rates, refused
 
 
@@ -138,6 +139,33 @@ def test_jitter_of_a_trace_keeps_the_distribution(tmp_path: Path) -> None:
     shape = "link.a_to_b.jitter={scale: 1us, distribution: normal}"
     state = changes(planned(shape, "timeline=[{at: 1s, link: a_to_b, trace: link.csv}]", path=path))[-1].state
     assert (state.jitter_ns, state.distribution) == (100_000, "normal")
+
+
+def test_jitter_of_a_trace_over_a_file_is_a_standard_deviation(tmp_path: Path) -> None:
+    """The unit of a file's table is its own; what a trace says is the deviation of what comes out."""
+    beside(tmp_path, "delays.csv", "delay\n4ms\n4.5ms\n6ms\n")
+    path = beside(tmp_path, "link.csv", "t,jitter\n0s,0.1ms\n")
+    plan = planned(
+        "link.a_to_b.jitter={file: delays.csv}",
+        "timeline=[{at: 1s, link: a_to_b, trace: link.csv}]",
+        path=path,
+    )
+    state = changes(plan)[-1].state
+    drawn = distributions.deviations(plan.delay_tables[state.distribution], state.jitter_ns)
+    assert isclose(drawn.std(), 100_000, rel_tol=1e-3)
+
+
+def test_a_ramp_of_jitter_needs_one_distribution() -> None:
+    """From one to another there is no way between, and the message says both."""
+    entry = "{at: 1s, link: a_to_b, ramp: {jitter: {scale: 0.1ms, distribution: normal}}, over: 1s}"
+    message = refused("link.a_to_b.jitter=0.2ms", f"timeline=[{entry}]")
+    assert "no straight way from 200us to 100us (normal)" in message
+
+
+def test_an_entry_makes_a_bearable_number_of_changes() -> None:
+    """100,000 of them are some hundred seconds at the finest step."""
+    flap = "timeline=[{at: 0s, link: a_to_b, flap: {down: 1ms, up: 1ms}}]"
+    assert "makes 100001 changes of the link" in refused("duration=100001ms", flap)
 
 
 def test_a_mahimahi_trace_has_the_mean_that_was_asked_for(tmp_path: Path) -> None:

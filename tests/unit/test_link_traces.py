@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+from collections.abc import Callable
 from math import isclose
 from pathlib import Path
 
@@ -13,15 +15,15 @@ from hypothesis import strategies as st
 from testbed.errors import ScenarioError
 from testbed.resolve.findings import Findings
 from testbed.resolve.link_traces import FLOOR, binned, read_delays, read_mahimahi, read_trace
-from testbed.scenario.source import Source
+from testbed.scenario.source import KeyPath, Source
 from testbed.units import format_duration_ns, format_rate_bps
 
 MS = 1_000_000
 
 
-def findings() -> Findings:
-    """Where problems go."""
-    return Findings(Source("x.yaml", b"", {}))
+def findings(directory: Path) -> Findings:
+    """Where problems of a scenario in that directory go."""
+    return Findings(Source(str(directory / "x.yaml"), b"", {}))
 
 
 def problems(found: Findings) -> str:
@@ -33,7 +35,7 @@ def problems(found: Findings) -> str:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 10**10), st.integers(1, 10**12), st.integers(0, 10**9)),
+        st.tuples(st.integers(10**6, 10**10), st.integers(1, 10**12), st.integers(0, 10**9)),
         min_size=1,
         max_size=30,
     )
@@ -50,7 +52,7 @@ def test_a_trace_survives_its_file(
     ]
     path = tmp_path_factory.mktemp("trace") / "link.csv"
     path.write_text("t, rate, delay\n" + "\n".join(lines) + "\n")
-    trace = read_trace(path, (), findings())
+    trace = read_trace(path, (), findings(path.parent))
     assert trace is not None
     assert trace.times_ns == tuple(times)
     assert [(row["rate"], row["delay"]) for row in trace.rows] == [row[1:] for row in rows]
@@ -60,7 +62,7 @@ def test_comments_and_empty_lines_say_nothing(tmp_path: Path) -> None:
     """A trace may explain itself; lines of its problems are those of the file."""
     path = tmp_path / "link.csv"
     path.write_text("# why\n\nt,loss\n# first\n0s,1%\n\n1s,bad\n")
-    found = findings()
+    found = findings(tmp_path)
     assert read_trace(path, (), found) is None
     assert problems(found).startswith(f'{path}:7: loss: "bad" is no ratio')
 
@@ -68,7 +70,9 @@ def test_comments_and_empty_lines_say_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", ':1: the header "": allowed'),
+        ("", ":1: no header, as the file has no lines"),
+        ("t,rate\n0s,1gbit\n999us,2gbit\n", ":3: t: 999us after the row before is shorter than 1ms"),
+        (f't,rate\n0s,"{"x" * 200_000}"\n', ":2: is no CSV: field larger than field limit"),
         ("rate\n1gbit\n", ':1: the header "rate"'),
         ("t\n1s\n", ':1: the header "t"'),
         ("t,speed\n1s,1gbit\n", ':1: the header "t,speed"'),
@@ -84,16 +88,56 @@ def test_wrong_traces_are_named(tmp_path: Path, text: str, message: str) -> None
     """Each mistake is a problem with the file and its line."""
     path = tmp_path / "link.csv"
     path.write_text(text)
-    found = findings()
+    found = findings(tmp_path)
     assert read_trace(path, (), found) is None
-    assert message.removesuffix(": allowed") in problems(found)
+    assert message in problems(found)
+
+
+def test_files_from_elsewhere_are_not_quoted(tmp_path: Path) -> None:
+    """What lies outside the scenario's directory is refused by line, without a word of it."""
+    path = tmp_path / "secret"
+    for text, read in (
+        ("hunter2:x:0\n", read_trace),
+        ("t,rate\n0s,hunter2\n", read_trace),
+        ("hunter2\n", read_mahimahi),
+        ("delay\nhunter2\n", read_delays),
+    ):
+        path.write_text(text)
+        here, elsewhere = findings(tmp_path), findings(tmp_path / "scenarios")
+        assert read(path, (), here) is read(path, (), elsewhere) is None
+        assert "hunter2" in problems(here)
+        assert "hunter2" not in problems(elsewhere)
+
+
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    """Devices, directories and pipes are not read at all."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        found = findings(tmp_path)
+        assert read_trace(path, (), found) is None
+        assert f"{path} is not a regular file" in problems(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "rows", "read"),
+    [("5ms\n", 100_000, read_delays), ("0s,1gbit\n", 100_000, read_trace), ("7\n", 1_000_000, read_mahimahi)],
+)
+def test_too_many_rows_are_refused_before_any_is_read(
+    tmp_path: Path, line: str, rows: int, read: Callable[[Path, KeyPath, Findings], object]
+) -> None:
+    """Lines are counted first: the only problem is their number."""
+    path = tmp_path / "many"
+    path.write_text(line * (rows + 2))
+    found = findings(tmp_path)
+    assert read(path, (), found) is None
+    assert problems(found).startswith(f"{path}: {rows + 2} lines that are not comments")
 
 
 def test_many_mistakes_end_early(tmp_path: Path) -> None:
     """A file of another kind gives ten problems, not a million."""
     path = tmp_path / "link.csv"
     path.write_text("t,rate\n" + "x,y\n" * 1000)
-    found = findings()
+    found = findings(tmp_path)
     assert read_trace(path, (), found) is None
     assert problems(found).count("allowed:") == 10
 
@@ -102,7 +146,7 @@ def test_a_trace_that_is_no_text(tmp_path: Path) -> None:
     """Bytes that are not UTF-8 are named with their line."""
     path = tmp_path / "link.csv"
     path.write_bytes(b"t,rate\n0s,\xff\n")
-    found = findings()
+    found = findings(tmp_path)
     assert read_trace(path, (), found) is None
     assert f"{path}:2: byte 0xff is not UTF-8" in problems(found)
 
@@ -111,14 +155,14 @@ def test_delays_are_read(tmp_path: Path) -> None:
     """One column of durations; a delay of nothing is none."""
     path = tmp_path / "delays.csv"
     path.write_text("delay\n5ms\n6.5ms\n")
-    assert read_delays(path, (), findings()) == (5 * MS, 6_500_000)
+    assert read_delays(path, (), findings(tmp_path)) == (5 * MS, 6_500_000)
 
 
 def test_mahimahi_traces_are_read(tmp_path: Path) -> None:
     """Milliseconds, one a line, several opportunities at once allowed."""
     path = tmp_path / "a.mahi"
     path.write_text("1\n1\n5\n")
-    assert read_mahimahi(path, (), findings()) == (1, 1, 5)
+    assert read_mahimahi(path, (), findings(tmp_path)) == (1, 1, 5)
 
 
 @given(

@@ -11,7 +11,8 @@ import pytest
 from testbed import check
 from testbed.command import run_command
 from testbed.resolve import lint, load_and_resolve
-from tests.unit.link_plans import LINK
+from testbed.resolve.view import Clock
+from tests.unit.link_plans import LINK, beside
 from topologies import TOPOLOGIES
 from topologies.two_dc import TwoDC
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 GOOD = sorted((ROOT / "scenarios").rglob("*.yaml"))
 
 
-def warnings(*overrides: str, kernel: str | None = None, clock: lint.Clock | None = None) -> list[str]:
+def warnings(*overrides: str, kernel: str | None = None, clock: Clock | None = None) -> list[str]:
     """The warnings for the link's scenario with some values changed, without their place."""
     loaded, plan = load_and_resolve(LINK, overrides=overrides)
     found = lint.lint(loaded, plan, kernel=kernel, clock=clock)
@@ -41,6 +42,7 @@ FAST_NEAR = (*FAST, "link.b_to_a={rate: 10gbit, buffer: 10ms, delay: 42.94ms}")
 TENANT = "timeline=[{at: 1s, tenants: {from: tenant-a, to: tenant-b, size: 1GB}}]"
 TENANT_WITHIN = "timeline=[{at: 1s, tenants: {from: a1, to: tenant-a, size: 1GB}}]"
 INCAST = "timeline=[{at: 1s, background: {from: [a1, a2], to: tenant-b, burst: 1GB}}]"
+TWO_STEPS = "timeline=[{at: 1s, link: both, set: {delay: 4ms}}, {at: %s, link: a_to_b, set: {loss: 1%%}}]"
 ECN = "link.a_to_b.queue={kind: red, ecn: true}"
 
 
@@ -107,6 +109,26 @@ ECN = "link.a_to_b.queue={kind: red, ecn: true}"
             (ECN, "transport.congestion_control=dctcp"),
             "congestion_control: dctcp without a queue that marks is Reno",
         ),
+        (
+            ("link.a_to_b.outage={up_to: 21s}",),
+            ("link.a_to_b.outage={up_to: 20s}",),
+            "outage: an outage of up to 21s is cut to the run's 20s",
+        ),
+        (
+            ("timeline=[{at: 5s, link: a_to_b, wave: {rate: 9gbit}, period: 16s}]",),
+            ("timeline=[{at: 5s, link: a_to_b, wave: {rate: 9gbit}, period: 15s}]",),
+            "period: a period of 16s does not end within the wave's 15s",
+        ),
+        (
+            ("link.a_to_b.path_mtu=1500", "link.a_to_b.black_hole_above=1400"),
+            ("link.a_to_b.path_mtu=1400", "link.a_to_b.black_hole_above=1400"),
+            "a_to_b: path_mtu 1500 is above black_hole_above 1400",
+        ),
+        (
+            (TWO_STEPS % "1000500us",),
+            (TWO_STEPS % "1001ms",),
+            "timeline.1: something else happens 500us before",
+        ),
     ],
 )
 def test_rules(overrides: tuple[str, ...], near_miss: tuple[str, ...], says: str) -> None:
@@ -115,6 +137,30 @@ def test_rules(overrides: tuple[str, ...], near_miss: tuple[str, ...], says: str
     assert len(found) == 1
     assert says in found[0]
     assert warnings(*near_miss) == []
+
+
+@pytest.mark.parametrize(
+    ("trace", "near_miss", "says"),
+    [
+        (
+            "t,rate\n0s,1gbit\n5s,2gbit\n",
+            "t,rate\n0s,1gbit\n4.999s,2gbit\n",
+            "the trace has rows up to 5s, and 5s",
+        ),
+        ("t,loss\n0s,1%\n", "t,rate\n0s,1gbit\n", "takes the place of the gilbert_elliott loss of a_to_b"),
+    ],
+)
+def test_rules_about_traces(tmp_path: Path, trace: str, near_miss: str, says: str) -> None:
+    """Rows that never come, and a loss that takes the place of another, are told."""
+    overrides = [
+        "timeline=[{at: 1s, link: a_to_b, trace: link.csv, until: 6s}]",
+        "link.a_to_b.loss={model: gilbert_elliott, p: 1e-5, r: 0.1}",
+    ]
+    for text, number in ((trace, 1), (near_miss, 0)):
+        path = beside(tmp_path, "link.csv", text)
+        found = lint.lint(*load_and_resolve(path, overrides=overrides), kernel=None, clock=None)
+        assert len(found) == number
+        assert all(says in warning.found for warning in found)
 
 
 def test_single_packets_on_a_stock_kernel() -> None:

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.resolve.noise import DEVIATIONS, LEAST, factors, steps_in
+from testbed.resolve.noise import DEVIATIONS, LEAST, factors, least, steps_in
 from testbed.scenario.link import Excursions, Noise
 
 S = 1_000_000_000
@@ -60,7 +60,7 @@ def test_factors_keep_their_limits_and_their_order(
     assert times[0] == 3 * S
     assert all(before < after for before, after in pairwise(times))
     assert times[-1] < 9 * S
-    assert all(LEAST <= factor <= 1 + DEVIATIONS * cv + 1e-12 for _, factor in steps)
+    assert all(LEAST <= least(spec) <= factor <= 1 + DEVIATIONS * cv + 1e-12 for _, factor in steps)
 
 
 def test_excursions_do_not_shift_the_level() -> None:

@@ -70,6 +70,33 @@ def test_a_filter_that_tcpdump_refuses() -> None:
     assert '"tcp prt 7000" is no filter' in refused("capture=[{link: a_to_b, filter: tcp prt 7000}]")
 
 
+@pytest.mark.parametrize("text", ["host b2", "src b2", "tcp and dst host b2 or arp", "net example.com"])
+def test_a_filter_that_names_hosts(text: str) -> None:
+    """Names would be looked up where the scenario is checked, and not where it is run."""
+    assert "names are not looked up" in refused(f"capture=[{{link: a_to_b, filter: {text}}}]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "host 10.0.0.1",
+        "src net 10.0.0.0/8",
+        "dst port 7001",
+        "ether host aa:bb:cc:dd:ee:ff",
+        "src or dst port 7",
+    ],
+)
+def test_a_filter_that_names_none(text: str) -> None:
+    """Addresses, networks, ports and MAC addresses are taken."""
+    assert planned(f"capture=[{{link: a_to_b, filter: '{text}'}}]").captures[0].filter == text
+
+
+def test_a_filter_fits_a_command_line() -> None:
+    """4096 characters at most."""
+    text = "tcp or " * 20_000 + "udp"
+    assert "a filter of 140003 characters" in refused(f"capture=[{{link: a_to_b, filter: {text}}}]")
+
+
 def test_without_tcpdump_filters_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checking a scenario needs no tcpdump; running it with captures does."""
     monkeypatch.setattr(shutil, "which", lambda _: None)

@@ -74,12 +74,12 @@ def test_every_bit_counts(template: bytes) -> None:
 
 
 def test_probes_do_not_wait_for_each_other() -> None:
-    """They are farther apart than jitter and slots can move them, and take a quarter of a slow link."""
+    """They are farther apart than jitter and slots can move them, and take a tenth of a slow link."""
     plan = make_plan(requests=0)
     assert probes.interval_ns(plan) == pytest.approx(1_400_000, rel=0.01)
     slow = msgspec.structs.replace(plan.link["a_to_b"], rate_bps=100_000, jitter_ns=0)
-    of_a_quarter = msgspec.structs.replace(plan, link={"a_to_b": slow, "b_to_a": slow})
-    assert probes.interval_ns(of_a_quarter) == 86 * 8 * 4 * 10_000
+    of_a_tenth = msgspec.structs.replace(plan, link={"a_to_b": slow, "b_to_a": slow})
+    assert probes.interval_ns(of_a_tenth) == 86 * 8 * 10 * 10_000
     slotted = msgspec.structs.replace(
         slow, rate_bps=10**9, delay_ns=5_000_000, slot=Slot(min_ns=1, max_ns=9_000_000)
     )
