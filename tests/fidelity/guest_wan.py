@@ -42,11 +42,12 @@ class Wan(Bench):
         *,
         hosts: int = 1,
         offload: Literal["auto", "on", "off"] = "auto",
-        delays_ns: Sequence[int] = (0,),
+        delays_ns: Sequence[int] = (),
     ) -> None:
-        """`delays_ns`: the samples behind the distribution `file`."""
+        """`delays_ns`: the samples behind the distribution `file`, if there is to be one."""
         tables = {name: distributions.table(name) for name in distributions.CURVES}
-        tables["file"] = distributions.from_samples(delays_ns)[0]
+        if delays_ns:
+            tables["file"] = distributions.from_samples(delays_ns)[0]
         self.mtu_bytes = mtu_bytes
         counts = {"prefill_hosts": hosts, "pd_hosts": 1}
         self.netlink_thread = ThreadPoolExecutor(1)
