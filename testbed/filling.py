@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from testbed import traffic
 from testbed.journal import Journal
 from testbed.plan import Direction, LinkState
@@ -21,9 +23,10 @@ from testbed.telemetry.link import LinkCounters
 FLOWS = 4
 SAMPLES_PER_BUFFER = 4
 LONGEST_INTERVAL_S = 0.01
-GRAINS = 200
+GRAINS, LEAST_GRAINS = 200, 20
 LONGEST_SPAN_S = 1.0
-"""How long to measure: until this many super-packets have left, or for this long."""
+"""How long to measure: until so many super-packets have left, or so long, but never fewer than a few."""
+LOOKS = 100
 ROUND_TRIPS = 40
 SLOWEST_S = 0.5
 
@@ -52,13 +55,19 @@ async def measure(
 ) -> None:
     """Measure rate and round trip of each direction, cleaned, and note them; leaves the links cleaned.
 
+    Meanwhile the other direction is as fast as the faster of both.
+
     `hosts`: (name, address) of sender and receiver, per direction. `grain_bytes`: the largest super-packet,
     by which counters move.
     """
     rtt_s = sum(state.delay_ns for state in wanted.values()) / 1e9
-    for name, direction in directions.items():
-        await direction.set(cleaned(wanted[name]), seed=0)
+    fastest = max(wanted.values(), key=lambda state: state.rate_bps)
     for name in directions:
+        for other, direction in directions.items():  # acknowledgements must not be what limits it
+            state = wanted[name] if other == name else fastest
+            await direction.set(
+                msgspec.structs.replace(cleaned(state), delay_ns=wanted[other].delay_ns), seed=0
+            )
         (sender, _), receiver = hosts[name]
         busy, handshake_s = await _fill(
             counters_of[name], sender, receiver, wanted[name], rtt_s=rtt_s, grain_bytes=grain_bytes
@@ -72,6 +81,8 @@ async def measure(
             grain_bytes=grain_bytes,
             rtt_ns=round(handshake_s * 1e9),
         )
+    for name, direction in directions.items():
+        await direction.set(cleaned(wanted[name]), seed=0)
 
 
 async def _fill(
@@ -85,8 +96,11 @@ async def _fill(
 ) -> tuple[Busy, float]:
     """What left the rate stage while it was busy for longest, and the time of a handshake (s)."""
     buffer_s = state.buffer_bytes * 8 / state.rate_bps
-    interval_s = min(buffer_s / SAMPLES_PER_BUFFER, LONGEST_INTERVAL_S)
-    longest_s = ROUND_TRIPS * rtt_s + 2 * buffer_s + SLOWEST_S
+    grain_s = grain_bytes * 8 / state.rate_bps
+    span_s = max(min(GRAINS * grain_s, LONGEST_SPAN_S), LEAST_GRAINS * grain_s)
+    interval_s = min(buffer_s / SAMPLES_PER_BUFFER, max(LONGEST_INTERVAL_S, span_s / LOOKS))
+    span_s = max(span_s, SAMPLES_PER_BUFFER * interval_s)
+    longest_s = ROUND_TRIPS * rtt_s + 2 * buffer_s + span_s + SLOWEST_S
     # The first SYN of a new network is lost, as its devices are not yet active (net/core/link_watch.c).
     first = await traffic.start(sender, receiver, flows=1, size_bytes=1, congestion_control="cubic")
     await first.finished()
@@ -98,7 +112,6 @@ async def _fill(
         congestion_control="cubic",
     )
     longest = Busy(0.0, 0.0)
-    span_s = max(min(GRAINS * grain_bytes * 8 / state.rate_bps, LONGEST_SPAN_S), 4 * interval_s)
     deadline = time.monotonic() + longest_s
     before, at = counters.read(), time.monotonic()
     since, since_bytes = at, before.tx_bytes

@@ -31,8 +31,9 @@ from testbed.system import agent_config
 from testbed.telemetry import path
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.samplers import TCP_INTERVAL_NS, SettingsReader, every, link_sampler, tcp_sampler
+from testbed.telemetry.watch import Watch
 from testbed.topology import Network
-from testbed.traffic.others import Others
+from testbed.traffic.others import Others, patience_ns
 from topologies import TOPOLOGIES
 
 WORK = Path("/run/testbed/work")
@@ -71,7 +72,8 @@ class Run:
         self._directions = {name: self._direction(name) for name in DIRECTIONS}
         wan = TOPOLOGIES[plan.topology].wan
         self._wan: path.Wan = {name: wan[name] for name in DIRECTIONS}
-        self._settings = SettingsReader(self._directions, self._proof)
+        shaped = {place for direction in self._directions.values() for place in direction.places}
+        self._settings = SettingsReader(self._directions, Watch(shaped), self._proof)
         self._counters = {name: LinkCounters(*wan[name]) for name in DIRECTIONS}
 
     def _direction(self, name: Direction) -> WanDirection:
@@ -165,9 +167,7 @@ class Run:
 
     async def _quiet(self) -> None:
         """Wait until nothing is on its way through the WAN, at most a second longer than it can be."""
-        states = [*self._plan.link.values(), *(change.state for change in self._plan.changes)]
-        longest_ns = max(state.delay_ns for state in states)
-        deadline_ns = time.monotonic_ns() + longest_ns + SETTLE_NS
+        deadline_ns = time.monotonic_ns() + patience_ns(self._plan) + SETTLE_NS
         while time.monotonic_ns() < deadline_ns:
             counters = [one.read() for one in self._counters.values()]
             if not any(one.backlog_bytes or one.flight_packets for one in counters):

@@ -15,7 +15,8 @@ audit.jsonl       calibration(direction, rate_bps, span_ns, grain_bytes, rtt_ns)
                   without impairments
                   train(direction, clock, tells_limit_drops, interval_ns, missed, sizes, left_ns, arrived):
                   probes, with the impairments of the start
-                  settings(direction, readings, differences): read again every second, as texts; at the end
+                  settings(direction, readings, differences): read again every second, and what others have
+                  changed, as the kernel told it, as texts; at the end
                   counters(direction, moment, places): at t0 and at the end
 link.jsonl        link(direction, rate_bps, delay_ns, jitter_ns, loss_ratio: as set and read back;
                   tx_bytes, tx_packets, drops: cumulative counters of the rate stage; backlog_bytes: its

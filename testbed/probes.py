@@ -33,8 +33,8 @@ SHORTEST_INTERVAL_NS = 1_000_000
 LONGEST_TRAIN_NS = {"virtual": 60_000_000_000, "real": 500_000_000}
 """In virtual time waiting is free."""
 FEWEST = 20
-LOAD = 4
-"""The train takes at most one part in so many of the link's rate."""
+LOAD = 10
+"""The train takes at most one part in so many of the link's rate, of a flow's and of the sustained one."""
 LARGE_PROBES = 8
 """How many of each size where a state lets only small packets pass."""
 SETTLE_S = 0.02
@@ -187,7 +187,10 @@ def interval_ns(plan: Plan) -> int:
     """
     apart = [SHORTEST_INTERVAL_NS]
     for state in plan.link.values():
-        apart.append((PACKET_BYTES + _ETHERNET_BYTES) * 8 * LOAD * _S // state.rate_bps)
+        rates_bps = {state.rate_bps, state.flow_cap_bps}
+        rates_bps.add(state.token_bucket.sustained_bps if state.token_bucket else None)
+        slowest_bps = min(rate_bps for rate_bps in rates_bps if rate_bps is not None)
+        apart.append((PACKET_BYTES + _ETHERNET_BYTES) * 8 * LOAD * _S // slowest_bps)
         least, most = _extremes(plan, state)
         apart.append(most - least + SHORTEST_INTERVAL_NS)
         if state.slot is not None:
@@ -230,7 +233,7 @@ def measure(
         for name, sender in senders.items():
             for packet_bytes in [size for size in large_sizes(plan, name) for _ in range(LARGE_PROBES)]:
                 sender.send(packet_bytes)
-                time.sleep(step_ns / _S)
+                time.sleep(step_ns * packet_bytes / PACKET_BYTES / _S)
         time.sleep(longest_s + SETTLE_S)
         offset_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.monotonic_ns()
         seen = {name: list(ring.frames()) for name, ring in rings.items()}

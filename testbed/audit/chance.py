@@ -108,6 +108,21 @@ def doubled(loss: Loss | None, duplicate: float) -> Chain:
     return Chain(passed, duplicate * kept @ kept)
 
 
+def copies(loss: Loss | None, duplicate: float) -> Chain:
+    """Packets that the delay stage makes two of; whether it then loses the copy does not matter."""
+    chain = losses(loss)
+    kept, lost = chain.passed, chain.counted
+    passed = (1 - duplicate) * (kept + lost) + duplicate * lost
+    return Chain(passed, duplicate * kept @ (kept + lost))
+
+
+def single(loss: Loss | None, duplicate: float) -> Chain:
+    """Packets that arrive once."""
+    none, two = vanished(loss, duplicate), doubled(loss, duplicate)
+    others = none.counted + two.counted
+    return Chain(others, none.passed - two.counted)
+
+
 def in_the_long_run(chain: Chain) -> Chain:
     """The same chain, which has been going on for long."""
     step = chain.passed + chain.counted

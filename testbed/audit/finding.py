@@ -46,6 +46,25 @@ def missing(what: str, direction: Direction) -> Finding:
     return Finding(what, direction, "a measurement", ABSENT, "none to be missing", ok=False)
 
 
+def counted(  # noqa: PLR0917 - a row, in the order of its columns
+    what: str,
+    direction: Direction,
+    count: int,
+    of: int,
+    within: tuple[int, int],
+    asked: str,
+    *,
+    share: float = 0.0,
+) -> Finding:
+    """So many of so many, and how many may be. `share`: asked of each, which few cannot prove."""
+    low, high = within
+    allowed = str(low) if low == high else f"{low} to {high}"
+    found = Finding(what, direction, asked, f"{count} of {of}", allowed, ok=low <= count <= high)
+    if share > 0 and not low and found.ok:
+        return found.saying(f"so rare that {of} packets may show none: read back from the kernel")
+    return found
+
+
 def summary(findings: Sequence[Finding]) -> str:
     """One line for the terminal."""
     missed = [finding for finding in findings if not finding.ok]

@@ -14,7 +14,7 @@ from testbed.audit import losses
 from testbed.audit.finding import Finding, missing
 from testbed.audit.history import History
 from testbed.audit.idle import RATE_TOLERANCE
-from testbed.audit.notes import detail, grain_bytes
+from testbed.audit.notes import clock, detail, grain_bytes
 from testbed.plan import Direction, Plan
 from testbed.readable import number, quantity
 from testbed.shaping.limits import bucket_bytes
@@ -23,6 +23,9 @@ NS_PER_S = 1_000_000_000
 GRAINS = 2
 """How many super-packets the counters may be off at both ends of a stretch together."""
 
+LATE_S = {"virtual": 0.005, "real": 0.05}
+"""How late a change may come: timers have a grid of 1 ms."""
+
 Sample = dict[str, Any]
 """A row of the table `links`."""
 
@@ -30,6 +33,7 @@ Sample = dict[str, Any]
 def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:
     """Nothing of what the link was not asked for, and all of what it was, as far as the run showed it."""
     yield _settings(direction, tables)
+    yield from _changes(plan, direction, tables)
     samples = tables["links"].filter(pl.col("direction") == direction)
     if samples.is_empty():
         yield missing("samples", direction)
@@ -59,6 +63,26 @@ def _settings(direction: Direction, tables: Mapping[str, pl.DataFrame]) -> Findi
         "; ".join(differences) if differences else f"as set, {noted['readings']} readings",
         "no difference",
         ok=not differences,
+    )
+
+
+def _changes(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:
+    """How late the latest change of the link came; a run that was broken off may not have had all."""
+    due_s = sorted(change.t_ns / NS_PER_S for change in plan.changes if change.direction == direction)
+    events = tables["events"].filter((pl.col("kind") == "link_set") & (pl.col("name") == direction))
+    came = list(zip(due_s, events["t_s"].drop_nulls().sort(), strict=False))
+    if not came:
+        return
+    late_s, at_s = max((came_s - at_s, at_s) for at_s, came_s in came)
+    allowed_s = LATE_S[clock(tables)]
+    yield Finding(
+        "changes",
+        direction,
+        f"{len(came)}, each at its time",
+        f"change at {number(at_s)} s came {quantity(max(late_s, 0.0), 's')} late",
+        f"up to {quantity(allowed_s, 's')}",
+        ok=late_s <= allowed_s,
+        more="the latest of all",
     )
 
 

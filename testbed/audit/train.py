@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from testbed.audit import chance
-from testbed.audit.finding import Finding, missing
+from testbed.audit.finding import Finding, counted, missing
 from testbed.audit.notes import clock as clock_of
 from testbed.audit.notes import detail
 from testbed.plan import Direction, LinkState, Loss, Plan, Slot
@@ -46,17 +46,19 @@ def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) 
     sent = small.filter((pl.col("copy") == 0) & pl.col("left_s").is_not_null())
     arrivals = small.filter(pl.col("delay_s").is_not_null())
     if state.partitioned:
-        yield _counted("partition", direction, arrivals.height, sent.height, (0, 0), "nothing to arrive")
+        yield counted("partition", direction, arrivals.height, sent.height, (0, 0), "nothing to arrive")
         return
     yield _loss(state, direction, sent)
     yield from _order(plan, direction, arrivals, tolerance_s)
-    yield from _delay(plan, direction, arrivals, clock)
+    yield from _delay(plan, direction, arrivals, sent.height, clock)
     copies = arrivals.filter(pl.col("copy") > 0).height
     twice = chance.interval(sent.height, chance.doubled(_dice(state), state.duplicate))
-    yield _counted("duplicates", direction, copies, sent.height, twice, number(state.duplicate))
+    asked = number(state.duplicate)
+    yield counted("duplicates", direction, copies, sent.height, twice, asked, share=state.duplicate)
     wrong = int((~arrivals["intact"]).sum())
     turned = chance.interval(arrivals.height, chance.coin(state.corrupt))
-    yield _counted("corruption", direction, wrong, arrivals.height, turned, number(state.corrupt))
+    asked = number(state.corrupt)
+    yield counted("corruption", direction, wrong, arrivals.height, turned, asked, share=state.corrupt)
     yield from _large(state, direction, probes)
 
 
@@ -70,14 +72,6 @@ def _left(direction: Direction, small: pl.DataFrame, missed: int) -> Iterator[Fi
         )  # fmt: skip
 
 
-def _counted(  # noqa: PLR0917 - a row, in the order of its columns
-    what: str, direction: Direction, count: int, of: int, within: tuple[int, int], asked: str
-) -> Finding:
-    low, high = within
-    allowed = str(low) if low == high else f"{low} to {high}"
-    return Finding(what, direction, asked, f"{count} of {of}", allowed, ok=low <= count <= high)
-
-
 def _dice(state: LinkState) -> Loss | None:
     """The loss process of the delay stage: every n-th is taken before."""
     return None if state.loss is None or state.loss.model == "periodic" else state.loss
@@ -87,19 +81,21 @@ def _loss(state: LinkState, direction: Direction, sent: pl.DataFrame) -> Finding
     lost = sent.filter(pl.col("arrived_s").is_null())["number"].to_list()
     loss = state.loss
     if loss is None:
-        return _counted("loss", direction, len(lost), sent.height, (0, 0), "0")
+        return counted("loss", direction, len(lost), sent.height, (0, 0), "0")
     if loss.model == "periodic":
         every = loss.every_packets
         within = (sent.height // every, -(-sent.height // every))
-        found = _counted("loss", direction, len(lost), sent.height, within, f"every {every}th")
+        found = counted("loss", direction, len(lost), sent.height, within, f"every {every}th")
         regular = all(after - before == every for before, after in itertools.pairwise(lost))
         return Finding(
             found.what, direction, found.asked, found.measured, found.allowed, ok=found.ok and regular,
             more="" if regular else "they are not as far apart as asked",
         )  # fmt: skip
     chain = chance.vanished(loss, state.duplicate)
-    asked = f"{number(chance.lost_in_the_long_run(loss))} {loss.model.replace('_', ' ')}"
-    return _counted("loss", direction, len(lost), sent.height, chance.interval(sent.height, chain), asked)
+    ratio = chance.lost_in_the_long_run(loss)
+    asked = f"{number(ratio)} {loss.model.replace('_', ' ')}"
+    within = chance.interval(sent.height, chain)
+    return counted("loss", direction, len(lost), sent.height, within, asked, share=ratio)
 
 
 def _order(plan: Plan, direction: Direction, arrivals: pl.DataFrame, tolerance_s: float) -> Iterator[Finding]:
@@ -110,16 +106,16 @@ def _order(plan: Plan, direction: Direction, arrivals: pl.DataFrame, tolerance_s
         count = arrivals.filter(overtook).height
         within = chance.interval(arrivals.height, chance.coin(state.reorder))
         asked = number(state.reorder)
-        yield _counted("reordering", direction, count, arrivals.height, within, asked)
+        yield counted("reordering", direction, count, arrivals.height, within, asked, share=state.reorder)
         arrivals = arrivals.filter(~overtook)
     numbers = arrivals.filter(pl.col("copy") == 0).sort("place")["number"]
     late = int((numbers.diff().drop_nulls() < 0).sum())
     if overtook is None and state.reorder:
         _, most = chance.interval(arrivals.height, chance.coin(state.reorder))
-        found = _counted("order", direction, late, numbers.len(), (0, most), number(state.reorder))
+        found = counted("order", direction, late, numbers.len(), (0, most), number(state.reorder))
         yield found.saying("who skips the delay gains too little to be told apart: they are among the delays")
         return
-    yield _counted("order", direction, late, numbers.len(), (0, 0), "none late")
+    yield counted("order", direction, late, numbers.len(), (0, 0), "none late")
 
 
 def _skipped_the_delay(plan: Plan, direction: Direction, tolerance_s: float) -> pl.Expr | None:
@@ -186,14 +182,22 @@ def _slotted_s(slot: Slot, drawn_s: chance.Floats) -> chance.Floats:
     return np.sort(np.where(first_s < delay_s, delay_s + then_s, first_s + 0 * then_s), axis=None)
 
 
-def _delay(plan: Plan, direction: Direction, arrivals: pl.DataFrame, clock: str) -> Iterator[Finding]:
+def _delay(
+    plan: Plan, direction: Direction, arrivals: pl.DataFrame, sent: int, clock: str
+) -> Iterator[Finding]:
+    """Range, mean and distribution of those that arrived once and did not skip the delay, of `sent`."""
     state, tolerance_s = plan.link[direction], DELAY_TOLERANCE_S[clock]
     overtook = _skipped_the_delay(plan, direction, tolerance_s)
     kept = arrivals if overtook is None else arrivals.filter(~overtook)
     once = kept.filter(pl.len().over("number") == 1)  # of two copies the quicker one comes first
     delays = once["delay_s"].to_numpy()
     if not delays.size:
-        yield missing("delay", direction)
+        alone = chance.single(_dice(state), state.duplicate)
+        skipping = 0.0 if overtook is None else state.reorder
+        one_each = chance.Chain(alone.passed + skipping * alone.counted, (1 - skipping) * alone.counted)
+        within = chance.interval(sent, one_each)[0], sent
+        found = counted("delay", direction, 0, sent, within, "a probe that arrives late and once")
+        yield found.saying("loss, copies and reordering leave none to measure") if found.ok else found
         return
     overtaken = overtook is None and bool(state.reorder)
     wanted = _expected(state, _drawn_s(plan, direction), overtaken=overtaken)
@@ -216,7 +220,12 @@ def _delay(plan: Plan, direction: Direction, arrivals: pl.DataFrame, clock: str)
         f"± {quantity(slack_s, 's')}",
         ok=bool(abs(delays.mean() - wanted.mean_s) <= slack_s),
     )
-    if state.jitter_ns and state.slot is None:
+    if state.jitter_ns and state.slot is not None:
+        yield Finding(
+            "jitter", direction, state.distribution, "not judged", "anything", ok=True,
+            more="slots hide the distribution: range and mean of the delay are judged, with the slots",
+        )  # fmt: skip
+    elif state.jitter_ns:
         yield _distribution(state, direction, delays, wanted, SINGLE_TOLERANCE_S[clock])
 
 
@@ -258,13 +267,13 @@ def _large(state: LinkState, direction: Direction, probes: pl.DataFrame) -> Iter
         count, arrived = first.height, first["arrived_s"].count()
         what = f"packets of {size} B"
         if not isinstance(size, int) or size > min(limits):
-            yield _counted(what, direction, arrived, count, (0, 0), "none through")
+            yield counted(what, direction, arrived, count, (0, 0), "none through")
             continue
         if state.loss is not None and state.loss.model == "periodic":
             most_lost = -(-count // state.loss.every_packets)
         else:
             chain = chance.in_the_long_run(chance.vanished(state.loss, state.duplicate))
             most_lost = chance.interval(count, chain)[1]
-        found = _counted(what, direction, arrived, count, (count - most_lost, count), "all through")
+        found = counted(what, direction, arrived, count, (count - most_lost, count), "all through")
         unsure = not arrived and most_lost == count
         yield found.saying("loss may have taken them all, so this says nothing") if unsure else found

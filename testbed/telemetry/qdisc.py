@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from testbed import namespaces
+from testbed.shaping import netlink
 
 _GET_QDISC, _ERROR = 38, 2
 _REQUEST = 0x9  # NLM_F_REQUEST, and NLM_F_ECHO: without it the kernel answers only to a multicast group
@@ -21,7 +22,6 @@ _MARKED_AT = {b"red": 12, b"codel": 24, b"fq_codel": 12}
 """Where tc_red_xstats, tc_codel_xstats and, behind its type, tc_fq_codel_qd_stats count marks."""
 _HEADER_BYTES, _TCMSG_BYTES, _ATTRIBUTE_BYTES = 16, 20, 4
 _RECEIVE_BYTES = 8_192
-ANSWER_TIMEOUT_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,9 @@ class QdiscStats:
     """Reads the counters of the qdisc with this handle on this device."""
 
     def __init__(self, namespace: str, device: str, handle: int) -> None:
+        self._socket = netlink.connect(namespace)
         with namespaces.entered(namespace):
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
             index = socket.if_nametoindex(device)
-        self._socket.bind((0, 0))
-        # not settimeout(): that makes a poll() and two clock readings of every recv()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_TIMEOUT_S, 0))
         size = _HEADER_BYTES + _TCMSG_BYTES
         header = struct.pack("=IHHII", size, _GET_QDISC, _REQUEST, 0, 0)
         self._request = header + struct.pack("=B3xiIII", 0, index, handle, 0, 0)

@@ -12,6 +12,7 @@ from testbed.plan import Direction, LinkState
 from testbed.shaping.link import WanDirection, bucket_bytes, loss_ratio
 from testbed.telemetry.link import Counters, LinkCounters
 from testbed.telemetry.tcp import TcpDump
+from testbed.telemetry.watch import Watch
 
 TCP_INTERVAL_NS = 1_000_000_000
 RATE_SLACK = 1.02
@@ -106,19 +107,26 @@ def link_sampler(
 class SettingsReader:
     """Reads everything that shapes the link again, and remembers what was not as the bench had set it."""
 
-    def __init__(self, directions: Mapping[Direction, WanDirection], journal: Journal) -> None:
-        self._directions, self._journal = directions, journal
+    def __init__(self, directions: Mapping[Direction, WanDirection], watch: Watch, journal: Journal) -> None:
+        self._directions, self._watch, self._journal = directions, watch, journal
         self._readings = 0
         self._differences: dict[Direction, list[str]] = {name: [] for name in directions}
 
     def read(self) -> None:
-        """All settings of both directions, now."""
+        """All settings of both directions, now, and what anybody has changed since the last time."""
         self._readings += 1
         for name, direction in self._directions.items():
             for problem in direction.verify():
-                said = f"{problem.where}: {problem.found} where {problem.allowed}"
-                if said not in self._differences[name]:
-                    self._differences[name].append(said)
+                self._add(name, f"{problem.where}: {problem.found} where {problem.allowed}")
+        for change in self._watch.read():
+            place = (change.node, change.device)
+            of = [name for name, one in self._directions.items() if change.outgoing and place in one.places]
+            for name in of or self._directions:
+                self._add(name, change.sentence)
+
+    def _add(self, name: Direction, said: str) -> None:
+        if said not in self._differences[name]:
+            self._differences[name].append(said)
 
     def note(self) -> None:
         """What all readings have shown."""

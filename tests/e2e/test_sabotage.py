@@ -53,6 +53,8 @@ def test_without_sabotage_the_link_is_as_asked(tmp_path: Path) -> None:
         ("rate_between_readings", ("a_to_b, rate while busy: ",)),
         ("limit", ("a_to_b: delay: limit: kernel says 10 ", "a_to_b, limit of the delay stage: ")),
         ("loss", ("a_to_b: delay: loss: kernel says", "a_to_b, loss in the run: ")),
+        ("delay_for_a_moment", ("wan-b in wan: qdisc netem was changed by somebody else",)),
+        ("feed", ("sw-a-edge in sw-a: qdisc tbf was changed by somebody else",)),
     ],
 )
 def test_sabotage_is_caught_and_named(tmp_path: Path, deed: str, reasons: tuple[str, ...]) -> None:
@@ -74,3 +76,21 @@ def test_a_limit_below_the_delay_line_says_what_to_do(tmp_path: Path) -> None:
     trust = json.loads((ended.run / "verdict.json").read_bytes())["trust"]
     said = "limit 10 is below the packets in flight over 5 ms: leave `limit` out, and it is computed"
     assert [reason for reason in trust if said in reason], trust
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [
+        ("far_edge", "edge-b-lan in edge-b: qdisc tbf was changed by somebody else"),
+        ("host", "a1-eth0 in a1: qdisc tbf was changed by somebody else"),
+        ("receiver", "b1-eth0 in b1: qdisc netem was changed by somebody else"),
+        ("ingress", "edge-b-wan in edge-b: filter matchall was changed by somebody else"),
+        ("mtu", "edge-a-wan in edge-a: MTU was 1500 where"),
+        ("mtu_for_a_moment", "b1-eth0 in b1: MTU was 1500 where"),
+    ],
+)
+def test_whatever_comes_into_the_network_is_named(tmp_path: Path, deed: str, reason: str) -> None:
+    """Queues, filters and sizes on any device of any node, if only for a moment: exit code 2."""
+    verdict, _, shown = sabotaged(tmp_path, deed)
+    assert verdict.exit_code == 2, shown
+    assert [said for said in verdict.trust if reason in said], verdict.trust
