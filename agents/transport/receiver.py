@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64
 
 from agents.transport.frames import COMPLETE, HEADER_BYTES, REFUSED, Ack, FrameError, Header
 
 LOW_WATER_BYTES = 16 << 20
 SCRATCH_BYTES = 32 << 20
+CHECKED_BYTES = 4 << 20
+"""Verified bytes are read and checked by so many: a fresh page costs more than reading one that is there."""
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class Receiver:
         self._on_complete, self._on_refused = on_complete, on_refused
         self._arrivals: dict[int, Arrival] = {}
         self._refused: set[int] = set()
-        self.scratch = memoryview(mmap.mmap(-1, SCRATCH_BYTES))  # never touched, so never faulted in
+        self.scratch = memoryview(mmap.mmap(-1, SCRATCH_BYTES))  # read into by verified chunks only
 
     def listen(self, address: tuple[str, int], congestion_control: str) -> socket.socket:
         """Accept connections on `address`; returns the listening socket.
@@ -99,7 +101,7 @@ class _Incoming:
         self._head = bytearray(HEADER_BYTES)
         self._have = 0
         self._header: Header | None = None
-        self._body: memoryview = receiver.scratch
+        self._sum = xxh3_64()
         self._low_water = 1
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._readable)
@@ -130,8 +132,7 @@ class _Incoming:
         if self._have < HEADER_BYTES:
             return True
         self._header, self._have = Header.unpack(self._head), 0
-        if self._header.verified:
-            self._body = memoryview(bytearray(self._header.size_bytes))
+        self._sum.reset()
         self._wait_for(min(self._header.size_bytes, LOW_WATER_BYTES))
         return True
 
@@ -140,13 +141,18 @@ class _Incoming:
         assert self._header is not None
         left = self._header.size_bytes - self._have
         if self._header.verified:
-            got = self._socket.recv_into(self._body[self._have :])
+            most = min(left, CHECKED_BYTES)
+            got = self._socket.recv_into(self._receiver.scratch, most)
+            self._sum.update(self._receiver.scratch[:got])
         else:  # the kernel drops the bytes instead of copying them
-            got = self._socket.recv_into(self._receiver.scratch, min(left, SCRATCH_BYTES), socket.MSG_TRUNC)
+            most = min(left, SCRATCH_BYTES)
+            got = self._socket.recv_into(self._receiver.scratch, most, socket.MSG_TRUNC)
         if not got:
             raise ConnectionResetError
         self._have += got
         left -= got
+        if left and got == most:
+            return True
         if left:
             self._wait_for(min(left, LOW_WATER_BYTES))
             return False
@@ -156,8 +162,7 @@ class _Incoming:
     def _end_chunk(self) -> None:
         header, self._header, self._have = self._header, None, 0
         assert header is not None
-        intact = not header.verified or xxh3_64_intdigest(self._body) == header.checksum
-        self._body = self._receiver.scratch
+        intact = not header.verified or self._sum.intdigest() == header.checksum
         self._wait_for(HEADER_BYTES)
         ack = self._receiver.chunk(header, intact=intact)
         if ack is not None:
