@@ -43,9 +43,12 @@ class Ended:
 
 
 def start(module: str, *arguments: str | Path, temporary: Path) -> subprocess.Popen[str]:
-    """Start `python -m MODULE` in a session of its own, its temporary files in `temporary`."""
+    """Start `python -m MODULE` in a session of its own, its temporary files in `temporary`.
+
+    It hears SIGINT, which the processes that tests run in may have been told to ignore.
+    """
     return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
+        ["env", "--default-signal=INT", sys.executable, "-m", module, *map(str, arguments)],
         cwd=PROJECT,
         env={**os.environ, "TMPDIR": str(temporary), "COLUMNS": "200"},
         stdout=subprocess.PIPE,

@@ -116,7 +116,7 @@ DETERMINISM = """
     def send():
         with socket.create_connection(("127.0.0.1", 9000)) as connection:
             for _ in range(100):
-                connection.sendall(bytes(100_000))
+                connection.sendall(bytes(1000))
     threading.Thread(target=send).start()
     connection, _ = server.accept()
     while connection.recv(65536):
