@@ -31,9 +31,9 @@ from testbed.metrics import METRICS, Metric
 from testbed.plan import Expectation, Plan
 from testbed.readable import number, quantity
 from testbed.rundir import RunDir
+from testbed.units import NS_PER_S
 from testbed.verdict import Result, Status, Verdict, conclude
 
-NS_PER_S = 1_000_000_000
 SHORTEST_SHOWN_S = 0.001
 
 

@@ -7,13 +7,13 @@ from collections import defaultdict
 from testbed import journal_lines as lines
 from testbed.record_rows import (
     BITS_PER_BYTE,
-    NS_PER_S,
     Row,
     SortedJournal,
     between,
     rate_bps,
     went_backwards,
 )
+from testbed.units import NS_PER_S
 
 
 def links(journal: SortedJournal) -> list[Row]:

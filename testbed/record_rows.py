@@ -13,11 +13,11 @@ import msgspec
 
 from testbed import journal_lines as lines
 from testbed.plan import Plan, Request
+from testbed.units import NS_PER_S
 
 Row = dict[str, Any]
 L = TypeVar("L", bound=lines.Line)
 
-NS_PER_S = 1_000_000_000
 BITS_PER_BYTE = 8
 
 

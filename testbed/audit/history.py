@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from testbed.plan import Direction, LinkState, Plan
+from testbed.units import NS_PER_S
 
-NS_PER_S = 1_000_000_000
 LONG_BEFORE_S = -3600.0
 """No sample is older."""
 

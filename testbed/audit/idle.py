@@ -11,12 +11,12 @@ from testbed.audit.finding import Finding, missing
 from testbed.audit.notes import clock, detail
 from testbed.plan import Direction, Plan
 from testbed.readable import quantity
+from testbed.units import NS_PER_S
 
 RATE_TOLERANCE = 0.02
 RTT_TOLERANCE_S = {"virtual": 0.0002, "real": 0.002}
 HANDSHAKE_BYTES = 200
 """SYN and its answer, which go at the link's rate."""
-NS_PER_S = 1_000_000_000
 
 
 def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:

@@ -18,8 +18,8 @@ from testbed.audit.notes import clock, detail, grain_bytes
 from testbed.plan import Direction, Plan
 from testbed.readable import number, quantity
 from testbed.shaping.limits import bucket_bytes
+from testbed.units import NS_PER_S
 
-NS_PER_S = 1_000_000_000
 GRAINS = 2
 """How many super-packets the counters may be off at both ends of a stretch together."""
 

@@ -18,6 +18,7 @@ from testbed.audit.notes import detail
 from testbed.plan import Direction, LinkState, Loss, Plan, Slot
 from testbed.readable import number, quantity
 from testbed.shaping.distributions import deviations
+from testbed.units import NS_PER_S
 
 DELAY_TOLERANCE_S = {"virtual": 10e-6, "real": 0.5e-3}
 SINGLE_TOLERANCE_S = {"virtual": 1e-6, "real": 0.5e-3}
@@ -28,7 +29,6 @@ MEAN_SIGMAS = 4.9
 """A normal variable is farther off with a chance of 1e-6."""
 SLOT_DELAYS, SLOT_PAUSES = 256, 64
 """Of which every combination of a delay and two pauses is looked at."""
-NS_PER_S = 1_000_000_000
 
 
 def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:

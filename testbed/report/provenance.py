@@ -13,8 +13,8 @@ from testbed.readable import number, quantity
 from testbed.report.markup import Child, Markup, element, joined
 from testbed.report.signals import Tables
 from testbed.report.tables import DASH, grid, shown
+from testbed.units import NS_PER_S
 
-NS_PER_S = 1_000_000_000
 MOST_STEPS = 12
 COMPARED = ("rate_bps", "buffer_bytes", "delay_ns", "jitter_ns", "partitioned")
 NOT_MODELLED = (

@@ -10,11 +10,11 @@ import polars as pl
 
 from testbed.plan import DIRECTIONS, Plan
 from testbed.report.svg import TimeAxis
+from testbed.units import NS_PER_S
 
 Tables = Mapping[str, pl.DataFrame]
 Points = tuple[list[float], list[float | None]]
 
-NS_PER_S = 1_000_000_000
 MOST_POINTS = 3_000
 """More than the pixels of a chart's width make the page heavy and no clearer."""
 

@@ -23,6 +23,7 @@ from testbed.resolve.view import Clock, View, Warned
 from testbed.scenario.load import Loaded
 from testbed.scenario.source import KeyPath
 from testbed.scenario.timeline import BackgroundEntry, TenantsEntry
+from testbed.shaping import limits
 from testbed.shaping.distributions import UNIT
 from testbed.units import NS_PER_S, format_duration_ns, format_rate_bps, format_size_bytes
 from topologies import TOPOLOGIES
@@ -33,7 +34,6 @@ STANDING_SHARE: Final = 0.05
 """Of the delay; jitter that reaches farther makes a mean delay that is clearly not the one written."""
 SHORTEST_BUFFER_NS: Final = 1_200_000
 """Below, no queue lasts from one look of the audit to the next (measured: 1 ms does not, 1.2 ms does)."""
-ETHERNET_BYTES: Final = 14
 
 
 def lint(loaded: Loaded, plan: Plan, *, kernel: str | None, clock: Clock | None) -> tuple[Problem, ...]:
@@ -73,7 +73,9 @@ def _limit(view: View) -> Warned:
         return state.limit_packets is not None and state.limit_packets < flight(state)
 
     def flight(state: LinkState) -> int:
-        return state.rate_bps * state.delay_ns // (8 * NS_PER_S * (view.plan.mtu_bytes + ETHERNET_BYTES))
+        return (
+            state.rate_bps * state.delay_ns // (8 * NS_PER_S * (view.plan.mtu_bytes + limits.ETHERNET_BYTES))
+        )
 
     for direction in DIRECTIONS:
         moment = view.first(direction, short)

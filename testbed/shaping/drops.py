@@ -12,7 +12,7 @@ import socket
 from typing import Any
 
 from testbed.plan import LinkState
-from testbed.shaping import netlink
+from testbed.shaping import limits, netlink
 from testbed.shaping.netlink import Device
 
 CLSACT = 0xFFFF0000
@@ -51,7 +51,7 @@ class Drops:
     def _make(self, wanted: Values) -> None:
         device, actions = self._device, []
         if wanted["black_hole"] is not None:
-            actions.append(_police(wanted["black_hole"] + netlink.ETHERNET_BYTES))
+            actions.append(_police(wanted["black_hole"] + limits.ETHERNET_BYTES))
         if wanted["every"] is not None:
             actions.append(_every(wanted["every"]))
         if not actions:
@@ -74,7 +74,7 @@ class Drops:
         for _, action in answer.get_attr("TCA_OPTIONS").get_attr("TCA_MATCHALL_ACT")["attrs"]:
             options = action.get_attr("TCA_ACT_OPTIONS")
             if action.get_attr("TCA_ACT_KIND") == "police":
-                found["black_hole"] = options.get_attr("TCA_POLICE_TBF")["mtu"] - netlink.ETHERNET_BYTES
+                found["black_hole"] = options.get_attr("TCA_POLICE_TBF")["mtu"] - limits.ETHERNET_BYTES
             else:
                 found["every"] = options.get_attr("TCA_GACT_PROB")["pval"]
         return found

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.plan import LinkState
-from testbed.shaping import netlink
+from testbed.shaping import limits, netlink
 from testbed.shaping.attributes import U32_MAX
 from testbed.shaping.netlink import Device
 
@@ -34,7 +34,7 @@ class FlowCap:
     """fq on a device, from the first state with a cap on."""
 
     def __init__(self, device: Device, mtu_bytes: int) -> None:
-        self._device, self._frame_bytes = device, mtu_bytes + netlink.ETHERNET_BYTES
+        self._device, self._frame_bytes = device, mtu_bytes + limits.ETHERNET_BYTES
         self.written: Values = {}
 
     def apply(self, state: LinkState) -> bool:

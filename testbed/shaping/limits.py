@@ -29,6 +29,7 @@ CODEL_MIN_NS, CODEL_MAX_NS = 2_000, 2_000 * NS_PER_S
 JITTER_MAX_NS = 2 * NS_PER_S
 """netem multiplies jitter by its table in 32 bits (net/sched/sch_netem.c, `tabledist`)."""
 ETHERNET_BYTES = 14
+"""Of a frame's header, which queueing disciplines count."""
 
 
 class Excess(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from testbed.errors import Problem, ShapingError
 from testbed.plan import Direction, LinkState
-from testbed.shaping import limits, netlink
+from testbed.shaping import limits
 from testbed.shaping.cut import Cut
 from testbed.shaping.delay import NETEM, DelayStage, flight_limit, loss_ratio
 from testbed.shaping.drops import CLSACT, Drops
@@ -94,7 +94,7 @@ class WanDirection:
             return cut_before_rate_stage(state, offload)
 
         def largest_bytes(state: LinkState) -> int:
-            return mtu_bytes + netlink.ETHERNET_BYTES if cut(state) else largest_packet_bytes
+            return mtu_bytes + limits.ETHERNET_BYTES if cut(state) else largest_packet_bytes
 
         self.direction = direction
         self.places = (rate_stage, delay_stage, feed)

@@ -32,8 +32,6 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE_BYTES = 4
 _RECEIVE_BYTES = 1 << 16
 ANSWER_TIMEOUT_S = 5
-ETHERNET_BYTES = 14
-"""Of a frame's header, which queueing disciplines count."""
 
 
 OWN_PORTS: set[tuple[str, int]] = set()

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from testbed.plan import LinkState, Queue
-from testbed.shaping import netlink
+from testbed.shaping import limits, netlink
 from testbed.shaping.attributes import U32_MAX
 from testbed.shaping.netlink import Device
 
@@ -54,7 +54,7 @@ class Leaf:
             return codel
         # counts the kernel's own bookkeeping, too: so high that the number of packets is what limits
         memory = min(4 * state.buffer_bytes + (1 << 20), _MEMORY_MAX_BYTES)
-        quantum = self._mtu_bytes + netlink.ETHERNET_BYTES
+        quantum = self._mtu_bytes + limits.ETHERNET_BYTES
         return codel | {"flows": FLOWS, "quantum_bytes": quantum, "memory_bytes": memory}
 
     def write(self, state: LinkState, wanted: Values, *, anew: bool) -> None:

@@ -19,11 +19,9 @@ import numpy.typing as npt
 from testbed.errors import Problem, ShapingError
 from testbed.journal import Journal
 from testbed.plan import Microbursts
-from testbed.shaping import netlink
+from testbed.shaping import limits, netlink
 from testbed.traffic.datagrams import MOST_AT_ONCE, Ints, Sender, Sink
 
-ETHERNET_BYTES = 14
-"""The link counts packets with this header (HTB: skb->len), so a burst's rate is counted with it, too."""
 LEAD_NS = 3_000_000
 """How far ahead packets are handed over: timers of asyncio are a millisecond or two late."""
 LOOK_S = 0.01
@@ -76,7 +74,7 @@ class _Bursts:
         self, plan: Microbursts, t0_ns: int, address: str, patience_ns: int, journal: Journal
     ) -> None:
         self.plan, self.journal = plan, journal
-        frame_bits = (plan.packet_bytes + ETHERNET_BYTES) * 8
+        frame_bits = (plan.packet_bytes + limits.ETHERNET_BYTES) * 8
         self.packets = max(1, plan.rate_bps * plan.length_ns // (frame_bits * 10**9))
         gap_ns = frame_bits * 1e9 / plan.rate_bps
         self.moments_ns: Ints = np.rint(np.arange(self.packets) * gap_ns).astype(np.int64)
