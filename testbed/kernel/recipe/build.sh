@@ -52,6 +52,11 @@ patch_sources() {
 		sed -i 's/(void \*) PTRACE_O_TRACESYSGOOD/(void *) (PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)/' "$file"
 		grep -q PTRACE_O_EXITKILL "$file" || fail "$file is not as expected"
 	done
+	# moves on by a wrong number of pages where it sets more than two at a time
+	sed -i 's/(nr << PFN_PTE_SHIFT)/(1UL << PFN_PTE_SHIFT)/' "$src/arch/um/include/asm/pgtable.h"
+	# code and data lie below 2 GiB, so calls need no register; small copies need no call
+	sed -i 's/-mcmodel=large//' "$src/arch/um/Makefile"
+	sed -i 's/^\(KBUILD_CFLAGS += \)-fno-builtin -m64/\1-m64/' "$src/arch/x86/Makefile.um"
 	# hundreds of directories in which nothing would be compiled
 	sed -i -E '/\+= (clk|firmware|gpu|iommu|soc|video)\/$/d; s: media/$::' "$src/drivers/Makefile"
 	for change in "$here"/*.patch; do
