@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from io import FileIO
 from typing import Literal
 
 import msgspec
@@ -84,8 +84,9 @@ class Config(Frozen, frozen=True):
 
 
 def from_arguments() -> Config:
-    """Read the file named by the program's only argument."""
-    return msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Config)
+    """Read the file that the program's last argument names."""
+    with FileIO(sys.argv[-1]) as file:
+        return msgspec.json.decode(file.readall(), type=Config)
 
 
 def say_ready() -> None:

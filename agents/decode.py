@@ -11,8 +11,8 @@ import asyncio
 import heapq
 import time
 from collections import deque
-from dataclasses import dataclass
-from pathlib import Path
+
+import msgspec
 
 from agents import config, wire
 from agents.journal import Journal
@@ -20,8 +20,7 @@ from agents.profiles import PROFILES
 from agents.transport.receiver import Arrival, Receiver
 
 
-@dataclass(slots=True)
-class Sequence:
+class Sequence(msgspec.Struct):
     """A request in the batch: its step grid starts at `joined_ns`."""
 
     id: int
@@ -36,7 +35,7 @@ class Decode:
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
-        self._journal = Journal(Path(settings.journal))
+        self._journal = Journal(settings.journal)
         profile = PROFILES[settings.me.profile]
         self._bs_max = profile.bs_max
         self._step_ns = round(profile.step_s(1) * 1e9)
@@ -171,5 +170,6 @@ class Decode:
         )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The program."""
     asyncio.run(Decode(config.from_arguments()).run())

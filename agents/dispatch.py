@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+
+import msgspec
 
 from agents import config, wire
 from agents.journal import Journal
@@ -17,10 +15,10 @@ from agents.model import Lengths, System
 from agents.policies import POLICIES
 from agents.policies.view import Config, Decision, Egress, Request, State, View
 from agents.profiles import MODELS, PROFILES
+from agents.ticks import Ticks
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(msgspec.Struct):
     """One request between its arrival and its end."""
 
     id: int
@@ -32,21 +30,20 @@ class Flight:
     decode: str = ""
     prefilled: bool = False
     cause: str | None = None
-    progress: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+    progress: asyncio.Queue[int] = msgspec.field(default_factory=asyncio.Queue)
 
     async def next(self) -> int:
         """Wait for more tokens; returns how many there are so far. `cause` is set if there will be none."""
         return await self.progress.get()
 
 
-@dataclass(slots=True)
-class _Instance:
+class _Instance(msgspec.Struct):
     """A prefill or decode instance as the router knows it."""
 
     peer: config.Peer
     channel: wire.Channel | None = None
-    flights: dict[int, Flight] = field(default_factory=dict)
-    signals: wire.Message = field(default_factory=dict)
+    flights: dict[int, Flight] = {}
+    signals: wire.Message = {}
 
 
 class Dispatcher:
@@ -54,7 +51,7 @@ class Dispatcher:
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
-        self._journal = Journal(Path(settings.journal))
+        self._journal = Journal(settings.journal)
         self.metrics = Metrics()
         scheduling = settings.scheduling
         self._policy = POLICIES[scheduling.policy]
@@ -71,7 +68,8 @@ class Dispatcher:
         self._state: State = self._policy.start(self._config)
         self._flights: dict[int, Flight] = {}
         self._used: set[int] = set()
-        self._started_ns = time.monotonic_ns()
+        self._started_ns = self._looked_ns = time.monotonic_ns()
+        self._ticks = Ticks(scheduling.interval_ns / 1e9, self._control)
         self._acked_bytes = self._retrans_bytes = 0
         self._egress = Egress(0.0, 0, 0, 0, 0.0, 0.0)
 
@@ -93,29 +91,29 @@ class Dispatcher:
             scale=self._settings.scale,
         )
 
-    async def start(self) -> list[asyncio.Task[None]]:
-        """Connect to every agent, then follow them and run the control loop."""
-        tasks = []
+    async def start(self) -> None:
+        """Connect to every agent; the control loop runs from then on."""
         for instances, handle in ((self._prefills, self._from_prefill), (self._decodes, self._from_decode)):
             for name in sorted(instances):
                 instance = instances[name]
-                instance.channel = await wire.Channel.open(instance.peer.address, config.CONTROL_PORT)
-                tasks.append(asyncio.create_task(self._follow(instance, partial(handle, instance))))
-        tasks.append(asyncio.create_task(self._control()))
-        return tasks
+                instance.channel = await wire.Channel.open(
+                    instance.peer.address,
+                    config.CONTROL_PORT,
+                    partial(handle, instance),
+                    partial(self._lost, instance),
+                )
+        self._looked_ns = time.monotonic_ns()
+        self._ticks.wake()
 
-    async def _follow(self, instance: _Instance, handle: Callable[[wire.Message], None]) -> None:
-        """Hand on an agent's messages; when it goes away, its requests fail."""
-        assert instance.channel is not None
-        with suppress(OSError):
-            await instance.channel.each(handle)
-        instance.channel.close()
+    def _lost(self, instance: _Instance) -> None:
+        """An agent went away: its requests fail."""
         instance.channel = None
         for flight in list(instance.flights.values()):
             self._fail(flight, f"{instance.peer.name} went away")
 
     def close(self) -> None:
         """Let go of the agents and of the journal."""
+        self._ticks.stop()
         for instance in (*self._prefills.values(), *self._decodes.values()):
             if instance.channel is not None:
                 instance.channel.close()
@@ -277,30 +275,27 @@ class Dispatcher:
         self._acked_bytes, self._retrans_bytes = acked, retrans
         return egress
 
-    async def _control(self) -> None:
+    def _control(self) -> bool:
         """Once per interval: look, let the policy think, note what it saw and what it decided."""
-        interval_s = self._settings.scheduling.interval_ns / 1e9
-        then_ns = time.monotonic_ns()
-        while True:
-            await asyncio.sleep(interval_s)
-            now_ns = time.monotonic_ns()
-            self._egress = self._measure_egress((now_ns - then_ns) / 1e9)
-            then_ns = now_ns
-            view, before = self._view(now_ns), self._state
-            self._state = self._policy.update(self._config, before, view)
-            self.metrics.controlled(view, self._state)
-            sent = view.egress.acked_bytes + view.egress.retrans_bytes
-            self._journal.note(
-                "control",
-                now_ns,
-                threshold_tokens=self._state.threshold_tokens,
-                previous_tokens=before.threshold_tokens,
-                reason=self._state.reason if self._state.threshold_tokens != before.threshold_tokens else "",
-                capacity_bps=self._state.capacity_bps,
-                goodput_bps=view.egress.goodput_bps,
-                backlog_bytes=view.egress.backlog_bytes,
-                retrans_ratio=view.egress.retrans_bytes / sent if sent else 0.0,
-                queue_prfaas=view.queue_prfaas,
-                queue_pd=view.queue_pd,
-                queue_decode=view.queue_decode,
-            )
+        now_ns = time.monotonic_ns()
+        self._egress = self._measure_egress((now_ns - self._looked_ns) / 1e9)
+        self._looked_ns = now_ns
+        view, before = self._view(now_ns), self._state
+        self._state = self._policy.update(self._config, before, view)
+        self.metrics.controlled(view, self._state)
+        sent = view.egress.acked_bytes + view.egress.retrans_bytes
+        self._journal.note(
+            "control",
+            now_ns,
+            threshold_tokens=self._state.threshold_tokens,
+            previous_tokens=before.threshold_tokens,
+            reason=self._state.reason if self._state.threshold_tokens != before.threshold_tokens else "",
+            capacity_bps=self._state.capacity_bps,
+            goodput_bps=view.egress.goodput_bps,
+            backlog_bytes=view.egress.backlog_bytes,
+            retrans_ratio=view.egress.retrans_bytes / sent if sent else 0.0,
+            queue_prfaas=view.queue_prfaas,
+            queue_pd=view.queue_pd,
+            queue_decode=view.queue_decode,
+        )
+        return True

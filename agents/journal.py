@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from io import FileIO
+from os import PathLike
 from typing import Any
 
 import msgspec
@@ -11,8 +12,8 @@ import msgspec
 class Journal:
     """One file, one writer. Each line has `kind` and `t_ns` (CLOCK_MONOTONIC)."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("ab", buffering=0)
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._file = FileIO(path, "a")
         self._encoder = msgspec.json.Encoder()
 
     def note(self, kind: str, t_ns: int, **fields: Any) -> None:

@@ -8,16 +8,17 @@ Compute replays a profile: layer i of n is finished at i/n of T_prefill(tokens).
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from agents import config, wire
 from agents.journal import Journal
 from agents.profiles import MODELS, PROFILES
+from agents.ticks import Ticks
 from agents.transport.sender import Sender, Signals, Transfer, TransferError
 
 
@@ -26,7 +27,7 @@ class Prefill:
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
-        self._journal = Journal(Path(settings.journal))
+        self._journal = Journal(settings.journal)
         self._profile = PROFILES[settings.me.profile]
         self._model = MODELS[settings.model]
         self._decodes = {peer.name: peer for peer in settings.having("decode")}
@@ -34,6 +35,7 @@ class Prefill:
         self._router: wire.Channel | None = None
         self._last: Signals | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._report)
         transport = settings.transport
         self._sender = Sender(
             connections=transport.connections,
@@ -46,10 +48,7 @@ class Prefill:
         """Serve until killed."""
         await wire.serve(self._settings.me.address, config.CONTROL_PORT, self._connected, self._take)
         config.say_ready()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._compute())
-            if self._settings.me.cluster == "prfaas":
-                tasks.create_task(self._report())
+        await self._compute()
 
     def _connected(self, channel: wire.Channel) -> None:
         """The router is there, so every decode instance is: open the connections before they are needed."""
@@ -112,6 +111,8 @@ class Prefill:
             due_ns = start_ns + took_ns * one.stop // layers
             await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
             self._sender.push(transfer, one.stop - 1, size)
+            if self._settings.me.cluster == "prfaas":
+                self._ticks.wake()
         end_ns = time.monotonic_ns()
         self._journal.note(
             "prefill",
@@ -149,16 +150,15 @@ class Prefill:
             cause=cause,
         )
 
-    async def _report(self) -> None:
-        """Tell the router what the connections say, every control interval in which something moved."""
-        interval_ns = self._settings.scheduling.interval_ns
-        while True:
-            await asyncio.sleep(interval_ns / 1e9)
-            signals = self._sender.signals()
-            if self._router is not None and signals != self._last:
-                self._tell("signals", **dataclasses.asdict(signals))
-            self._last = signals
+    def _report(self) -> bool:
+        """Tell the router what the connections say, if something moved; whether something may still move."""
+        signals = self._sender.signals()
+        if self._router is not None and signals != self._last:
+            self._tell("signals", **msgspec.structs.asdict(signals))
+        self._last = signals
+        return signals.active > 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The program."""
     asyncio.run(Prefill(config.from_arguments()).run())

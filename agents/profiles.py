@@ -6,14 +6,14 @@ docstring says.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from math import exp, log
+
+import msgspec
 
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeProfile:
+class ComputeProfile(msgspec.Struct, frozen=True):
     """Time one instance needs: prefill by length, decode by step.
 
     `knots` are (tokens, seconds), ascending in both; `bs_max` is 0 and `decode_step_s` None where decode was
@@ -64,16 +64,14 @@ class ComputeProfile:
         return self.decode_step_s
 
 
-@dataclass(frozen=True, slots=True)
-class LayerKv:
+class LayerKv(msgspec.Struct, frozen=True):
     """KV cache of one layer at scale 1: `bytes_per_token` of cache and `fixed_bytes` of linear state."""
 
     bytes_per_token: int
     fixed_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelProfile:
+class ModelProfile(msgspec.Struct, frozen=True):
     """KV cache layout of one model, layer by layer in the order in which prefill computes them."""
 
     name: str

@@ -18,45 +18,57 @@ from typing import Any
 
 import msgspec
 
+from agents.stream import Connection
+
 Message = dict[str, Any]
-_LINE_BYTES = 1 << 20
+Handle = Callable[[Message], None]
 
 
-class Channel:
-    """One end of a connection that carries messages both ways."""
+class Channel(Connection):
+    """One end of a connection that carries messages both ways; `handle` gets what comes in."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self,
+        handle: Handle,
+        on_made: Callable[[Channel], None] = lambda _channel: None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._handle, self._on_made, self._on_lost = handle, on_made, on_lost
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(Message)
+        self._line = b""
 
     @classmethod
-    async def open(cls, address: str, port: int) -> Channel:
-        """Connect to an agent; OSError when it does not listen."""
-        return cls(*await asyncio.open_connection(address, port, limit=_LINE_BYTES))
+    async def open(cls, address: str, port: int, handle: Handle, on_lost: Callable[[], None]) -> Channel:
+        """Connect to an agent; OSError when it does not listen. `on_lost` is called when it goes away."""
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_connection(lambda: cls(handle, on_lost=on_lost), address, port)
+        return channel
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        super().connection_made(transport)
+        self._on_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+        """The other end closed, or this one did."""
+        self._on_lost()
+
+    def received(self, data: bytes) -> None:
+        """Hand over every message that is complete."""
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._handle(self._decoder.decode(line))
 
     def send(self, op: str, **fields: Any) -> None:
         """Send one message; messages are small, so nobody waits for them to go."""
-        self._writer.write(self._encoder.encode({"op": op, **fields}) + b"\n")
+        self.transport.write(self._encoder.encode({"op": op, **fields}) + b"\n")
 
     def close(self) -> None:
         """Close the connection."""
-        self._writer.close()
-
-    async def each(self, handle: Callable[[Message], None]) -> None:
-        """Hand over every message until the other end closes."""
-        while line := await self._reader.readline():
-            handle(self._decoder.decode(line))
+        self.transport.close()
 
 
-async def serve(
-    address: str, port: int, on_channel: Callable[[Channel], None], handle: Callable[[Message], None]
-) -> None:
-    """Listen for the router; `on_channel` gets its end of the connection, `handle` its messages."""
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        channel = Channel(reader, writer)
-        on_channel(channel)
-        await channel.each(handle)
-
-    await asyncio.start_server(accept, address, port, limit=_LINE_BYTES)
+async def serve(address: str, port: int, on_made: Callable[[Channel], None], handle: Handle) -> None:
+    """Listen for the router; `on_made` gets its end of the connection, `handle` its messages."""
+    await asyncio.get_running_loop().create_server(lambda: Channel(handle, on_made), address, port)

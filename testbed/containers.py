@@ -10,6 +10,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import sysconfig
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,7 @@ class Containers:
         subprocess.run(["mount", "--bind", "/", str(self._root)], check=True)
 
     async def start(self, name: str, role: str, host: str, memory_bytes: int, config: bytes) -> Container:
-        """Start `python -m agents.<role>` with `config` as its configuration file."""
+        """Start `python -m agents <role>` with `config` as its configuration file."""
         (self._directory / "agents" / f"{name}.json").write_bytes(config)
         bundle = self._directory / "bundles" / name
         bundle.mkdir(parents=True)
@@ -149,14 +150,14 @@ class Containers:
             "hostname": name,
             "root": {"path": str(self._root), "readonly": True},
             "process": {
-                "args": [sys.executable, "-m", f"agents.{role}", f"/run/agents/{name}.json"],
+                "args": [sys.executable, "-S", "-m", "agents", role, f"/run/agents/{name}.json"],
                 "cwd": str(PROJECT),
                 "env": [
                     "PATH=/usr/bin:/bin",
                     "LANG=C.UTF-8",
                     "PYTHONHASHSEED=0",
                     "PYTHONDONTWRITEBYTECODE=1",
-                    f"PYTHONPATH={PROJECT}",
+                    f"PYTHONPATH={PROJECT}:{sysconfig.get_path('purelib')}",
                 ],
                 "user": {"uid": 0, "gid": 0},
                 "noNewPrivileges": True,

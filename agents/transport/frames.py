@@ -18,8 +18,8 @@ header (64 bytes, big-endian)             acknowledgement (24 bytes, big-endian)
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 _HEADER = struct.Struct(">4sB3xQQIIIIQ8x")
@@ -34,8 +34,7 @@ class FrameError(Exception):
     """What came in is not a frame, or its header was damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """What stands before a chunk."""
 
     verified: bool
@@ -74,8 +73,7 @@ class Header:
         return cls(bool(verified), *rest)
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     """The receiver's word on a whole transfer."""
 
     status: int

@@ -12,20 +12,19 @@ import mmap
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 from xxhash import xxh3_64
 
 from agents.transport.frames import COMPLETE, HEADER_BYTES, REFUSED, Ack, FrameError, Header
 
 LOW_WATER_BYTES = 16 << 20
 SCRATCH_BYTES = 32 << 20
-CHECKED_BYTES = 4 << 20
+CHECKED_BYTES = 1 << 20
 """Verified bytes are read and checked by so many: a fresh page costs more than reading one that is there."""
 
 
-@dataclass(slots=True)
-class Arrival:
+class Arrival(msgspec.Struct):
     """A transfer as the receiver sees it."""
 
     id: int
@@ -115,49 +114,50 @@ class _Incoming:
 
     def _readable(self) -> None:
         try:
-            while self._read_header() if self._header is None else self._read_body():
-                pass
+            if self._header is None:
+                self._read_header()
+            else:
+                self._read_body()
         except BlockingIOError:
             pass
         except (OSError, FrameError):
             self._loop.remove_reader(self._socket)
             self._socket.close()
 
-    def _read_header(self) -> bool:
-        """Take what is there of a header; whether to read on."""
+    def _read_header(self) -> None:
+        """Take what is there of a header. Its chunk is seldom there as well, so nobody looks before it is."""
         got = self._socket.recv_into(memoryview(self._head)[self._have :])
         if not got:
             raise ConnectionResetError
         self._have += got
         if self._have < HEADER_BYTES:
-            return True
+            self._wait_for(HEADER_BYTES - self._have)
+            return
         self._header, self._have = Header.unpack(self._head), 0
         self._sum.reset()
         self._wait_for(min(self._header.size_bytes, LOW_WATER_BYTES))
-        return True
 
-    def _read_body(self) -> bool:
-        """Take what is there of a chunk; whether to read on."""
+    def _read_body(self) -> None:
+        """Take what is there of a chunk."""
         assert self._header is not None
         left = self._header.size_bytes - self._have
-        if self._header.verified:
-            most = min(left, CHECKED_BYTES)
-            got = self._socket.recv_into(self._receiver.scratch, most)
-            self._sum.update(self._receiver.scratch[:got])
-        else:  # the kernel drops the bytes instead of copying them
-            most = min(left, SCRATCH_BYTES)
-            got = self._socket.recv_into(self._receiver.scratch, most, socket.MSG_TRUNC)
-        if not got:
-            raise ConnectionResetError
-        self._have += got
-        left -= got
-        if left and got == most:
-            return True
+        got = most = 0
+        while left and got == most:
+            if self._header.verified:
+                most = min(left, CHECKED_BYTES)
+                got = self._socket.recv_into(self._receiver.scratch, most)
+                self._sum.update(self._receiver.scratch[:got])
+            else:  # the kernel drops the bytes instead of copying them
+                most = min(left, SCRATCH_BYTES)
+                got = self._socket.recv_into(self._receiver.scratch, most, socket.MSG_TRUNC)
+            if not got:
+                raise ConnectionResetError
+            self._have += got
+            left -= got
         if left:
             self._wait_for(min(left, LOW_WATER_BYTES))
-            return False
-        self._end_chunk()
-        return True
+        else:
+            self._end_chunk()
 
     def _end_chunk(self) -> None:
         header, self._header, self._have = self._header, None, 0

@@ -8,16 +8,14 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from xxhash import xxh3_64
+import msgspec
 
 from agents.transport import payload, tcp_info
-from agents.transport.frames import ACK_BYTES, REFUSED, Ack, FrameError, Header
+from agents.transport.frames import ACK_BYTES, HEADER_BYTES, REFUSED, Ack, FrameError, Header
 
 
-@dataclass(slots=True)
-class Transfer:
+class Transfer(msgspec.Struct):
     """One request's KV on its way to one receiver."""
 
     id: int
@@ -26,7 +24,7 @@ class Transfer:
     chunks: int
     started_ns: int = 0
     next_chunk: int = 0
-    over: asyncio.Future[None] = field(default_factory=asyncio.Future)
+    over: asyncio.Future[None] = msgspec.field(default_factory=asyncio.Future)
     """Done when the receiver has acknowledged everything; fails with a TransferError."""
 
 
@@ -34,8 +32,7 @@ class TransferError(Exception):
     """A transfer that did not arrive: its connection broke, or the receiver refused it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
+class Signals(msgspec.Struct, frozen=True):
     """What the connections of one sender say of the path; the counters run since the start.
 
     `backlog_bytes`: handed over for sending and not yet acknowledged by the receiver's TCP.
@@ -50,6 +47,10 @@ class Signals:
     active: int
 
 
+_Part = memoryview | tuple[int, int, int]
+"""What waits to be sent: bytes, or (descriptor, start, size) of pages."""
+
+
 class _Connection:
     """One TCP connection and the chunks that wait for it."""
 
@@ -62,7 +63,7 @@ class _Connection:
         self.retrans_bytes = 0
         self.transfers: set[int] = set()
         self._on_ack, self._on_break = on_ack, on_break
-        self._parts: deque[memoryview | tuple[int, int]] = deque()
+        self._parts: deque[_Part] = deque()
         self._writing = False
         self._ack = b""
         self._loop = asyncio.get_running_loop()
@@ -70,26 +71,17 @@ class _Connection:
 
     def push(self, header: Header) -> None:
         """Queue one chunk behind what waits already, and send what the socket takes."""
+        pages, start, stamp = payload.zeros(), 0, b""
         if header.verified:
-            pieces = payload.verified_bytes(header.transfer, header.layer, header.chunk, header.size_bytes)
-            digest = xxh3_64()
-            for piece in pieces:
-                digest.update(piece)
-            header = Header(
-                True,
-                header.transfer,
-                header.transfer_bytes,
-                header.layer,
-                header.chunk,
-                header.chunks,
-                header.size_bytes,
-                digest.intdigest(),
+            pages = payload.noise()
+            stamp, start, checksum = payload.verified(
+                header.transfer, header.layer, header.chunk, header.size_bytes
             )
-            parts: list[memoryview | tuple[int, int]] = [memoryview(header.pack()), *pieces]
-        else:
-            parts = [memoryview(header.pack()), (0, header.size_bytes)]
-        self._parts.extend(parts)
-        self.pushed_bytes += len(parts[0]) + header.size_bytes
+            header = msgspec.structs.replace(header, checksum=checksum)
+        self._parts.append(memoryview(header.pack() + stamp))
+        ranges = pages.ranges(start, header.size_bytes - len(stamp))
+        self._parts.extend((pages.descriptor, place, size) for place, size in ranges)
+        self.pushed_bytes += HEADER_BYTES + header.size_bytes
         if not self._writing:
             self._pump()
 
@@ -112,17 +104,17 @@ class _Connection:
             self._loop.remove_writer(self.socket)
         self._writing = waiting
 
-    def _send(self, part: memoryview | tuple[int, int]) -> bool:
+    def _send(self, part: _Part) -> bool:
         """Send of the first part what fits; whether all of it went."""
+        rest: _Part
         if isinstance(part, memoryview):
             more = socket.MSG_MORE if len(self._parts) > 1 else 0
             sent = self.socket.send(part, more)
-            rest: memoryview | tuple[int, int] = part[sent:]
-            whole = sent == len(part)
+            rest, whole = part[sent:], sent == len(part)
         else:
-            start, size = part
-            sent = os.sendfile(self.socket.fileno(), payload.synthetic_pages(), start, size)
-            rest, whole = ((start + sent) % payload.PAGES_BYTES, size - sent), sent == size
+            descriptor, start, size = part
+            sent = os.sendfile(self.socket.fileno(), descriptor, start, size)
+            rest, whole = (descriptor, start + sent, size - sent), sent == size
         if whole:
             self._parts.popleft()
         else:

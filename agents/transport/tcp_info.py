@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 _SIZE_BYTES = 232
 _UNSET_MIN_RTT = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TcpInfo:
+class TcpInfo(msgspec.Struct, frozen=True):
     """The fields the scheduler's signals need; the counters run since the connection began."""
 
     rtt_s: float

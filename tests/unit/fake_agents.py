@@ -23,18 +23,15 @@ class FakeAgent:
         self.gone = asyncio.Event()
         self._channel: Channel | None = None
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._channel = Channel(reader, writer)
-        try:
-            await self._channel.each(self.messages.put_nowait)
-        finally:
-            writer.close()
-            self.gone.set()
+    def _accept(self) -> Channel:
+        self._channel = Channel(self.messages.put_nowait, on_lost=self.gone.set)
+        return self._channel
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Be there for the router."""
-        async with await asyncio.start_server(self._accept, self.peer.address, CONTROL_PORT):
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(self._accept, self.peer.address, CONTROL_PORT):
             yield
             await self.die()
 

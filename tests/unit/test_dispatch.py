@@ -58,11 +58,8 @@ async def started(journal: Path) -> AsyncIterator[Bench]:
     settings = make_config("router", journal, NETWORK)
     async with fake_agents(settings) as agents:
         dispatcher = Dispatcher(settings)
-        tasks = await dispatcher.start()
+        await dispatcher.start()
         yield Bench(dispatcher, agents, Path(settings.journal))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         dispatcher.close()
 
 

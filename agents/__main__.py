@@ -1,0 +1,18 @@
+"""Starts an agent: `python -m agents ROLE CONFIG`."""
+
+import sys
+
+_UNUSED = ("ssl", "typing_extensions")
+"""asyncio and msgspec load these where they can, do without where not, and start a seventh faster then."""
+
+sys.modules.update(dict.fromkeys(_UNUSED))  # type: ignore[arg-type] # None: cannot be imported
+
+import asyncio  # noqa: E402, F401
+import importlib  # noqa: E402
+
+import msgspec  # noqa: E402, F401
+
+for name in _UNUSED:
+    del sys.modules[name]
+
+importlib.import_module(f"agents.{sys.argv[1]}").main()
