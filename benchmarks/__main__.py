@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import machine, payload, start, table, whole_runs
+from benchmarks import machine, payload, reference, start, table, whole_runs
 from benchmarks.figures import Figure
 from benchmarks.measuring import Effort
 from benchmarks.scenario_runs import HERE, BenchmarkError
@@ -23,13 +23,13 @@ from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 
 BENCHMARKS: dict[str, Callable[[Effort], list[Figure]]] = {
+    "reference": reference.reference,
     "start": start.start,
     "payload": payload.payload,
     "congestion": whole_runs.congestion,
     "congestion_tenth": whole_runs.congestion_tenth,
     "idle_hour": whole_runs.idle_hour,
     "two_at_once": whole_runs.two_at_once,
-    "virtual_time": whole_runs.virtual_time,
     "requests": whole_runs.requests,
     "hosts": start.hosts,
     "agents": start.agents,

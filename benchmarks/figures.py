@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 from typing import Literal
 
 BUSY_PROCESSORS = 0.1
@@ -15,11 +14,13 @@ BUSY_PROCESSORS = 0.1
 @dataclass(frozen=True)
 class Conditions:
     """What the machine did just before a sample: `load` is its load average over a minute, which still has
-    the sample before in it; `busy_processors` is how many were busy while the benchmark itself slept.
+    the sample before in it; `busy_processors` is how many were busy while the benchmark itself slept;
+    `loop_million_per_s` is how fast it turned in an empty Python loop.
     """
 
     load: float
     busy_processors: float
+    loop_million_per_s: float
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Target:
-    """What the median must reach."""
+    """What the median must reach; `within`: so far from 0, to either side."""
 
-    sense: Literal["at most", "at least"]
+    sense: Literal["at most", "at least", "within"]
     bound: float
 
 
@@ -69,9 +70,13 @@ class Figure:
         """Whether the median reaches the target; None without one."""
         if self.target is None:
             return None
-        if self.target.sense == "at most":
-            return self.median <= self.target.bound
-        return self.median >= self.target.bound
+        match self.target.sense:
+            case "at most":
+                return self.median <= self.target.bound
+            case "at least":
+                return self.median >= self.target.bound
+            case "within":
+                return abs(self.median) <= self.target.bound
 
     @property
     def quiet(self) -> bool:
@@ -120,34 +125,35 @@ def shares(parts: Mapping[str, Sequence[float]], at_least: float = 0.03) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Line:
-    """cost = fixed + slope * size."""
-
-    fixed: float
-    slope: float
+LINEARITY = Target("within", 20.0)
 
 
-def fit(sizes: Sequence[float], costs: Sequence[float]) -> Line:
-    """The line of least squares through the points; ValueError when all sizes are the same."""
-    mean_size, mean_cost = fmean(sizes), fmean(costs)
-    spread = sum((size - mean_size) ** 2 for size in sizes)
-    if not spread:
-        raise ValueError("a line needs two different sizes")
-    pairs = zip(sizes, costs, strict=True)
-    slope = sum((size - mean_size) * (cost - mean_cost) for size, cost in pairs) / spread
-    return Line(mean_cost - slope * mean_size, slope)
+def growth(
+    name: str, what: str, sizes: Sequence[float], readings: Sequence[Reading], keys: Sequence[str]
+) -> Figure:
+    """How straight a cost is in the size: `keys` has the reading's value for each of the sizes, ascending.
 
-
-def worst_deviation_percent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """How far the costs per size of neighbouring steps lie from the slope of the fitted line, at worst.
-
-    A step's cost per size is (cost difference) / (size difference), so that what a run costs anyhow, such as
-    its boot, hides nothing. Infinite when the line does not rise.
+    A sample is what one more costs between the middle and the largest size, against between the smallest
+    and the middle, in per cent more; what a run costs anyhow, such as its boot, is in neither. Costs are
+    processor seconds, and sizes of one sample are measured one after the other, so that neither others' work
+    nor a machine that is slow for a while bends the line.
     """
-    slope = fit(sizes, costs).slope
-    if slope <= 0:
-        return float("inf")
-    points = sorted(zip(sizes, costs, strict=True))
-    steps = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points)]
-    return max(100 * abs(step / slope - 1) for step in steps)
+    costs = [median(one.values[key] for one in readings) for key in keys]
+    return Figure(
+        name,
+        "% more in the upper half",
+        tuple(bend_percent(sizes, [one.values[key] for key in keys]) for one in readings),
+        LINEARITY,
+        made_of="processor: "
+        + ", ".join(f"{size:g} {what} {cost:.3g} s" for size, cost in zip(sizes, costs, strict=True)),
+        conditions=tuple(one.conditions for one in readings),
+    )
+
+
+def bend_percent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """By how much the cost of one more is higher in the last step than in the first.
+
+    Infinite when the first step costs nothing: that was not measured well enough to say anything.
+    """
+    first, last = ((costs[b] - costs[a]) / (sizes[b] - sizes[a]) for a, b in ((0, 1), (-2, -1)))
+    return 100 * (last / first - 1) if first > 0 else float("inf")

@@ -1,7 +1,8 @@
 """Runs in a guest: KV from one datacenter to the other, by the agents' sender and receiver, a process each.
 
 `guest_payload.py PAYLOAD SIZE,SIZE,... RUN_DIR` says `@begin`, and `@sent I` when transfer I has been
-acknowledged. The link is that of scenarios/congestion.yaml before its trouble.
+acknowledged; one more follows, so that the guest still lives when its last word is heard. The link is that of
+scenarios/congestion.yaml before its trouble.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from agents import config
 from agents.transport.receiver import Receiver
@@ -37,7 +37,7 @@ async def receive(address: str) -> None:
 
 
 async def send(address: str, payload: str, sizes: list[int]) -> None:
-    """One transfer after the other; the first opens the windows and is not counted."""
+    """One transfer after the other; the first opens the windows, neither it nor the last is counted."""
     sender = Sender(
         connections=CONNECTIONS,
         chunk_bytes=CHUNK_BYTES,
@@ -45,7 +45,7 @@ async def send(address: str, payload: str, sizes: list[int]) -> None:
         congestion_control="cubic",
     )
     await sender.connect(SINK, (address, config.KV_PORT))
-    for number, size in enumerate([WARM_UP_BYTES, *sizes]):
+    for number, size in enumerate([WARM_UP_BYTES, *sizes, WARM_UP_BYTES]):
         groups = [min(GROUP_BYTES, size - start) for start in range(0, size, GROUP_BYTES)]
         transfer = sender.begin(number, SINK, groups)
         for layer, group in enumerate(groups):
@@ -76,15 +76,14 @@ def main() -> None:
     """Build, shape, start the receiver, send."""
     payload, sizes = sys.argv[1], [int(size) for size in sys.argv[2].split(",")]
     namespaces.private_mounts()
-    with sysctl.for_kernel(WINDOW_BYTES, CONNECTIONS), ThreadPoolExecutor(1) as netlink:
-        network = netlink.submit(
-            Network,
+    with sysctl.for_kernel(WINDOW_BYTES, CONNECTIONS):
+        network = Network(
             "two_dc",
             {"prefill_hosts": 1, "pd_hosts": 1},
             mtu_bytes=MTU_BYTES,
             window_bytes=WINDOW_BYTES,
             super_packet_bytes=SUPER_PACKET_BYTES,
-        ).result()
+        )
         asyncio.run(shape(network))
         address = network.address(SINK)
         with namespaces.entered(SINK):

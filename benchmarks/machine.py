@@ -16,6 +16,8 @@ from testbed.kernel.build import find_kernel
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOK_S = 0.5
+LOOP_TURNS = 3_000_000
+COPY_BYTES, COPIES = 256 << 20, 8
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -42,11 +44,30 @@ def describe() -> dict[str, Any]:
 
 
 def conditions() -> Conditions:
-    """Watch the machine while this process sleeps."""
+    """Watch the machine while this process sleeps, then see how fast it is."""
     load = os.getloadavg()[0]
     before = _busy_s()
     time.sleep(LOOK_S)
-    return Conditions(round(load, 2), round((_busy_s() - before) / LOOK_S, 2))
+    busy = (_busy_s() - before) / LOOK_S
+    return Conditions(round(load, 2), round(busy, 2), round(loop_turns_per_s() / 1e6, 2))
+
+
+def loop_turns_per_s() -> float:
+    """How often Python turns in an empty loop; takes a tenth of a second."""
+    begun_s = time.perf_counter()
+    for _ in range(LOOP_TURNS):
+        pass
+    return LOOP_TURNS / (time.perf_counter() - begun_s)
+
+
+def copied_gb_per_s() -> float:
+    """How fast memory beyond all caches is copied, one processor, read and written bytes counted once."""
+    source, sink = bytearray(COPY_BYTES), memoryview(bytearray(COPY_BYTES))
+    sink[:] = source
+    begun_s = time.perf_counter()
+    for _ in range(COPIES):
+        sink[:] = source
+    return COPIES * COPY_BYTES / 1e9 / (time.perf_counter() - begun_s)
 
 
 def _busy_s() -> float:
@@ -74,6 +95,10 @@ class ProcessorTime:
             self.kernel_s - before.kernel_s,
             self.programs_s - before.programs_s,
         )
+
+    def guest_s(self) -> float:
+        """The guest alone."""
+        return self.kernel_s + self.programs_s
 
     def total_s(self) -> float:
         """All of it."""

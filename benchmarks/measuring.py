@@ -29,10 +29,6 @@ class Effort:
     quick: bool
     say: Say
 
-    def sizes(self, all_sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Those to measure growth with: a line through two points proves nothing, but is quick."""
-        return all_sizes[:2] if self.quick else all_sizes
-
     def samples(self, name: str, measure: Callable[[], Mapping[str, float]]) -> list[Reading]:
         """Measure again and again, and say what came out."""
         readings = []

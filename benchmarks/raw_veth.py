@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from testbed import namespaces
 

@@ -70,7 +70,7 @@ class Timed:
     """Of the whole command."""
     processor_s: float
     first_request_s: float
-    """From the command until the guest's first word after its first request."""
+    """From the command until all that is due at t0 is done: the client has sent its first request."""
     parts: dict[str, tuple[float, float]]
     """By stage: wall and processor seconds."""
     requests: int

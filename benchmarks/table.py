@@ -23,6 +23,13 @@ def _page(figures: list[Figure], errors: Mapping[str, str], described: Mapping[s
     yield ""
     yield f"{machine['cores']} x {machine['cpu']}, Linux {machine['kernel']}, Python {versions['python']};"
     yield f"commit {versions['commit']:.12}{changed}, guest kernel {versions['uml_sha256']:.12}."
+    speeds = [each.loop_million_per_s for one in figures for each in one.conditions]
+    busy = [each.busy_processors for one in figures for each in one.conditions]
+    if speeds:
+        yield (
+            f"Before the samples others kept {median(busy):.2g} processors busy (at most {max(busy):.2g}), "
+            f"and an empty Python loop turned {min(speeds):.3g} to {max(speeds):.3g} million times a second."
+        )
     yield "[What each figure means](../docs/performance.md)."
     yield ""
     yield f"| {' | '.join(COLUMNS)} |"

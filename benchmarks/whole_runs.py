@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.figures import Figure, Reading, Target, figure, shares, worst_deviation_percent
+from benchmarks.figures import Figure, Reading, Target, figure, growth, shares
 from benchmarks.machine import ROOT
 from benchmarks.measuring import Effort
 from benchmarks.scenario_runs import HERE, IDLE_HOUR, side_by_side, timed
@@ -15,9 +15,8 @@ from benchmarks.scenario_runs import HERE, IDLE_HOUR, side_by_side, timed
 CONGESTION = ROOT / "scenarios" / "congestion.yaml"
 REQUESTS = HERE / "requests.yaml"
 TOTALS = ("wall_s", "processor_s", "first_request_s")
-LINEARITY = Target("at most", 20.0)
-DURATIONS_S = (600, 1200, 3600)
-RATES_PER_S = (2, 4, 8)
+DURATIONS_S = (1200, 2400, 3600)
+RATES_PER_S = (3, 6, 9)
 
 
 def congestion(effort: Effort) -> list[Figure]:
@@ -37,11 +36,21 @@ def _values(scenario: Path, *arguments: str) -> Mapping[str, float]:
 
 
 def idle_hour(effort: Effort) -> list[Figure]:
-    """An hour with two requests."""
-    arguments = ("--set", "duration=360s") if effort.quick else ()
-    readings = effort.samples("idle hour", partial(_values, IDLE_HOUR, *arguments))
+    """An hour with two requests, and two thirds and a third of it."""
+    sizes = tuple(size // 10 for size in DURATIONS_S) if effort.quick else DURATIONS_S
+    keys = [f"{size} s" for size in sizes]
+
+    def measure() -> Mapping[str, float]:
+        runs = [timed(IDLE_HOUR, "--set", f"duration={size}s") for size in sizes]
+        costs = {key: run.processor_s for key, run in zip(keys, runs, strict=True)}
+        return {**runs[-1].values(), **costs}
+
+    readings = effort.samples("idle hour", measure)
     name = "a tenth of an idle hour" if effort.quick else "idle hour"
-    return [_whole(name, readings, Target("at most", 30.0))]
+    return [
+        _whole(name, readings, Target("at most", 30.0), besides=keys),
+        growth("linear in virtual time", "virtual s", sizes, readings, keys),
+    ]
 
 
 def two_at_once(effort: Effort) -> list[Figure]:
@@ -69,46 +78,24 @@ def two_at_once(effort: Effort) -> list[Figure]:
     ]
 
 
-def virtual_time(effort: Effort) -> list[Figure]:
-    """The idle scenario for three durations."""
-    sizes = tuple(size // 10 for size in DURATIONS_S) if effort.quick else DURATIONS_S
-
-    def measure() -> Mapping[str, float]:
-        return {str(size): timed(IDLE_HOUR, "--set", f"duration={size}s").wall_s for size in sizes}
-
-    readings = effort.samples("by virtual time", measure)
-    return [_growth("linear in virtual time", "virtual s", sizes, readings, [str(size) for size in sizes])]
-
-
 def requests(effort: Effort) -> list[Figure]:
     """A minute with three numbers of short requests."""
     counts: dict[int, int] = {}
-    rates = effort.sizes(RATES_PER_S)
+    rates = RATES_PER_S
+    duration = ("--set", "duration=10s") if effort.quick else ()
 
     def measure() -> Mapping[str, float]:
-        runs = {rate: timed(REQUESTS, "--set", f"workload.rate={rate}/s") for rate in rates}
+        runs = {rate: timed(REQUESTS, *duration, "--set", f"workload.rate={rate}/s") for rate in rates}
         counts.update({rate: run.requests for rate, run in runs.items()})
-        return {f"{rate}/s": run.wall_s for rate, run in runs.items()}
+        return {f"{rate}/s": run.processor_s for rate, run in runs.items()}
 
     readings = effort.samples("by requests", measure)
-    sizes = tuple(counts[rate] for rate in rates)
-    return [_growth("linear in requests", "requests", sizes, readings, [f"{rate}/s" for rate in rates])]
+    sizes = [counts[rate] for rate in rates]
+    return [growth("linear in requests", "requests", sizes, readings, [f"{rate}/s" for rate in rates])]
 
 
-def _whole(name: str, readings: list[Reading], target: Target) -> Figure:
-    names = [part for part in readings[0].values if part not in TOTALS]
+def _whole(name: str, readings: list[Reading], target: Target, besides: Sequence[str] = ()) -> Figure:
+    """The wall time of a command; `besides`: what else is in the readings."""
+    names = [part for part in readings[0].values if part not in (*TOTALS, *besides)]
     spent = shares({part: [one.values[part] for one in readings] for part in names})
     return figure(name, "s", readings, "wall_s", target=target, made_of=f"processor: {spent}")
-
-
-def _growth(name: str, what: str, sizes: tuple[int, ...], readings: list[Reading], keys: list[str]) -> Figure:
-    """How straight the wall time of the whole command is in the size."""
-    costs = [median(one.values[key] for one in readings) for key in keys]
-    return Figure(
-        name,
-        "% off at worst",
-        (worst_deviation_percent(sizes, costs),),
-        LINEARITY,
-        made_of=", ".join(f"{size} {what} {cost:.3g} s" for size, cost in zip(sizes, costs, strict=True)),
-        conditions=tuple(one.conditions for one in readings),
-    )

@@ -11,17 +11,16 @@ from benchmarks.figures import (
     Beside,
     Conditions,
     Figure,
-    Line,
     Reading,
     Target,
+    bend_percent,
     figure,
-    fit,
+    growth,
     shares,
-    worst_deviation_percent,
 )
 from benchmarks.table import markdown
 
-QUIET, BUSY = Conditions(load=1.0, busy_processors=0.02), Conditions(load=3.0, busy_processors=1.4)
+QUIET, BUSY = Conditions(1.0, 0.02, 30.0), Conditions(3.0, 1.4, 12.0)
 DESCRIBED = {
     "machine": {"cores": 2, "cpu": "some cpu", "kernel": "6.1"},
     "versions": {"commit": "c" * 40, "changed_files": 0, "uml_sha256": "d" * 64, "python": "3.11"},
@@ -64,7 +63,7 @@ def test_one_busy_moment_makes_a_figure_unquiet() -> None:
     """Others' work before any sample is enough, load that may be our own is not."""
     assert START.quiet
     assert not replace(START, conditions=(QUIET, BUSY)).quiet
-    assert replace(START, conditions=(Conditions(load=9.0, busy_processors=0.1),)).quiet
+    assert replace(START, conditions=(Conditions(9.0, 0.1, 30.0),)).quiet
 
 
 def test_shares_are_of_the_sum_of_the_medians() -> None:
@@ -73,27 +72,29 @@ def test_shares_are_of_the_sum_of_the_medians() -> None:
     assert shares(parts) == "agents 3 s (73 %), boot 1 s (24 %)"
 
 
-def test_a_line_is_found_again() -> None:
-    """Points on a line give that line; a single size gives none."""
-    line = fit((1, 2, 5), (3.5, 4.0, 5.5))
-    assert (line.fixed, line.slope) == pytest.approx((3.0, 0.5))
-    assert isinstance(line, Line)
-    with pytest.raises(ValueError, match="two different sizes"):
-        fit((2, 2), (1.0, 3.0))
-
-
 @pytest.mark.parametrize("fixed", [0.0, 1000.0])
 def test_a_fixed_cost_hides_no_bend(fixed: float) -> None:
-    """Costs per size of 1 and then 2 lie 42 and 17 % off the line's slope, whatever the boot takes."""
-    sizes, costs = (1, 2, 4), (fixed + 1, fixed + 2, fixed + 6)
-    slope = (-4 / 3 * -2 + -1 / 3 * -1 + 5 / 3 * 3) / (16 / 9 + 1 / 9 + 25 / 9)
-    assert worst_deviation_percent(sizes, costs) == pytest.approx(100 * (1 - 1 / slope))
-    assert worst_deviation_percent(sizes, (fixed, fixed + 1, fixed + 3)) == pytest.approx(0, abs=1e-6)
+    """One more costs 1 in the first step and 1.5 in the last, whatever the boot takes and in between."""
+    assert bend_percent((10, 20, 40), (fixed + 5, fixed + 15, fixed + 45)) == pytest.approx(50)
+    assert bend_percent((10, 20, 30, 40), (fixed, fixed + 10, fixed + 90, fixed + 95)) == pytest.approx(-50)
+    assert bend_percent((1, 2, 4), (fixed, fixed + 1, fixed + 3)) == pytest.approx(0)
 
 
 def test_what_does_not_rise_is_no_line() -> None:
     """A larger size that costs less was not measured well enough to say anything."""
-    assert worst_deviation_percent((1, 2, 3), (5.0, 4.0, 3.0)) == math.inf
+    assert bend_percent((1, 2, 3), (5.0, 4.0, 3.0)) == math.inf
+
+
+def test_growth_is_judged_sample_by_sample() -> None:
+    """A sample on a machine that is twice as slow bends nothing; too cheap is no line either."""
+    keys = ("1", "2", "3")
+    costs = ((2.0, 3.0, 4.0), (4.0, 6.0, 8.0), (2.0, 3.0, 4.1))
+    readings = [Reading(dict(zip(keys, one, strict=True)), QUIET) for one in costs]
+    found = growth("linear", "hosts", (1, 2, 3), readings, keys)
+    assert found.samples == pytest.approx((0.0, 0.0, 10.0))
+    assert (found.met, found.made_of) == (True, "processor: 1 hosts 2 s, 2 hosts 3 s, 3 hosts 4.1 s")
+    assert not replace(found, samples=(-25.0,)).met
+    assert not replace(found, samples=(25.0,)).met
 
 
 def test_the_table_says_what_was_not_met_and_what_was_not_measured() -> None:
@@ -112,5 +113,7 @@ def test_the_table_says_what_was_not_met_and_what_was_not_measured() -> None:
     )
     assert "| payload | 5 GB/s | 4 6 5 | at least 5 | yes |  |  |" in page
     assert "not quiet" in page
+    assert "kept 0.71 processors busy (at most 1.4)" in page
+    assert "12 to 30 million times a second" in page
     assert "No figure from `agents`: exit code 2" in page
     assert "not quiet" not in markdown([RATE], {}, DESCRIBED)
