@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from testbed.journal import Journal
 from testbed.plan import Direction, LinkState
 from testbed.shaping.link import WanDirection
 from testbed.telemetry.link import LinkCounters
+from testbed.telemetry.qdisc import Stats
 
 FLOWS = 4
 SAMPLES_PER_BUFFER = 4
@@ -46,7 +48,7 @@ class Busy:
 
 async def measure(
     directions: Mapping[Direction, WanDirection],
-    counters_of: Mapping[Direction, LinkCounters],
+    link: LinkCounters,
     *,
     hosts: Mapping[Direction, tuple[tuple[str, str], tuple[str, str]]],
     wanted: Mapping[Direction, LinkState],
@@ -70,7 +72,12 @@ async def measure(
             )
         (sender, _), receiver = hosts[name]
         busy, handshake_s = await _fill(
-            counters_of[name], sender, receiver, wanted[name], rtt_s=rtt_s, grain_bytes=grain_bytes
+            partial(link.rate_stage, name),
+            sender,
+            receiver,
+            wanted[name],
+            rtt_s=rtt_s,
+            grain_bytes=grain_bytes,
         )
         journal.note(
             "calibration",
@@ -86,7 +93,7 @@ async def measure(
 
 
 async def _fill(
-    counters: LinkCounters,
+    read: Callable[[], Stats],
     sender: str,
     receiver: tuple[str, str],
     state: LinkState,
@@ -113,11 +120,11 @@ async def _fill(
     )
     longest = Busy(0.0, 0.0)
     deadline = time.monotonic() + longest_s
-    before, at = counters.read(), time.monotonic()
+    before, at = read(), time.monotonic()
     since, since_bytes = at, before.tx_bytes
     while time.monotonic() < deadline and longest.span_s < span_s:
         await asyncio.sleep(interval_s)
-        now, then = counters.read(), time.monotonic()
+        now, then = read(), time.monotonic()
         if before.backlog_bytes * 8 / state.rate_bps < then - at:  # it may have run dry in between
             since, since_bytes = then, now.tx_bytes
         elif then - since > longest.span_s:

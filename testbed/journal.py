@@ -49,6 +49,33 @@ decode: <agent>   kv(id, t_ns = last chunk in and checked, size_bytes, chunks, c
 
 from __future__ import annotations
 
-from agents.journal import Journal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["Journal"]
+from agents.journal import Journal as AgentJournal
+
+
+class Journal(AgentJournal):
+    """One file, one writer, as an agent's; what belongs to one moment may be written at once."""
+
+    _kept: list[bytes] | None = None
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write the lines noted in this block by one system call at its end, however it ends."""
+        self._kept = []
+        try:
+            yield
+        finally:
+            lines, self._kept = self._kept, None
+            if lines:
+                self._file.write(b"".join(lines))
+
+    def note(self, kind: str, t_ns: int, **fields: Any) -> None:
+        """Append one line."""
+        line = self._encoder.encode({"kind": kind, "t_ns": t_ns, **fields}) + b"\n"
+        if self._kept is None:
+            self._file.write(line)
+        else:
+            self._kept.append(line)

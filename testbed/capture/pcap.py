@@ -6,7 +6,6 @@ for a packet, and a second of a full link has a hundred thousand.
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 from collections import Counter
@@ -70,13 +69,10 @@ class _Flows:
 
 def summarize(run: RunDir, events: pl.DataFrame) -> summary.Summary:
     """All captures that began; `events` of the record tie their clock to t0."""
-    files = []
-    for t_s, device, detail in (
-        events.filter(pl.col("kind") == "capture").select("t_s", "name", "detail").iter_rows()
-    ):
-        zero_ns = json.loads(detail)["realtime_ns"] - round(t_s * 1e9)
-        files.append(read(run.pcap / f"{device}.pcap", zero_ns))
-    return summary.Summary(files=tuple(files))
+    zeros = summary.zeros_ns(events)
+    return summary.Summary(
+        files=tuple(read(run.pcap / f"{device}.pcap", zero_ns) for device, zero_ns in zeros)
+    )
 
 
 def read(path: Path, zero_ns: int, limit_packets: int = LIMIT_PACKETS) -> summary.File:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import polars as pl
 
 MOST_LINES = 40
 
@@ -170,3 +172,10 @@ def _row(flow: Flow) -> list[str]:
         str(flow.ce_packets),
         *("-" if time_s is None else f"{time_s * 1e3:.3f}" for time_s in flow.times_s),
     ]
+
+
+def zeros_ns(events: pl.DataFrame) -> Iterator[tuple[str, int]]:
+    """Device of each capture that began, and what its clock said at t0; `events` of the record."""
+    began = events.filter(pl.col("kind") == "capture").select("t_s", "name", "detail")
+    for t_s, device, detail in began.iter_rows():
+        yield device, json.loads(detail)["realtime_ns"] - round(t_s * 1e9)

@@ -57,12 +57,13 @@ class Captures:
         """Start all of them and wait until each listens. ShapingError when one does not."""
         for capture in self._captures:
             self._directory.mkdir(exist_ok=True)
-            with namespaces.entered(capture.node):
+            file = self._directory / f"{capture.device}.pcap"
+            with file.open("wb") as sink, namespaces.entered(capture.node):
                 process = subprocess.Popen(
-                    _command(capture, self._directory / f"{capture.device}.pcap"),
+                    _command(capture),
                     env={"PATH": PATH},
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
+                    stdout=sink,
                     stderr=subprocess.PIPE,
                     text=True,
                 )
@@ -111,7 +112,8 @@ class Captures:
         self._running.clear()
 
 
-def _command(capture: Capture, file: Path) -> list[str]:
+def _command(capture: Capture) -> list[str]:
+    """It writes to stdout: a file that it opens itself it gives to root, which an ordinary user may not."""
     return [
         "tcpdump",
         "-i", capture.device,
@@ -120,7 +122,7 @@ def _command(capture: Capture, file: Path) -> list[str]:
         "--time-stamp-precision=nano",
         "-n",
         "-Z", "root",
-        "-w", str(file),
+        "-w", "-",
         "--", capture.filter,
     ]  # fmt: skip
 

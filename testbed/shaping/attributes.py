@@ -9,9 +9,7 @@ tc_act/tc_gact.h; meaning: net/sched/sch_*.c, act_*.c.
 
 from __future__ import annotations
 
-from pyroute2.netlink import nla
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.tcmsg import common_act, plugins
+from testbed.foreign import common_act, nla, plugins
 
 U32_MAX = 2**32 - 1
 
@@ -307,12 +305,6 @@ def install() -> None:
     """Put the plug-ins in place; idempotent."""
     plugins.update(netem=Netem, bfifo=Bfifo, red=Red, fq=Fq, htb=Htb)
     common_act.plugins.update(gact=Gact, police=Police)
-    if ifinfmsg.nla_map[-1][0] == "IFLA_ALLMULTI":  # the last one that pyroute2 knows
-        ifinfmsg.nla_map += (
-            ("IFLA_DEVLINK_PORT", "hex"),
-            ("IFLA_GSO_IPV4_MAX_SIZE", "uint32"),
-            ("IFLA_GRO_IPV4_MAX_SIZE", "uint32"),
-        )
 
 
 def probability(ratio: float) -> int:

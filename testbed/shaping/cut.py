@@ -7,17 +7,18 @@ and before the next hop (IFLA_GSO_MAX_SEGS; kernel net/core/dev.c, `gso_features
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from testbed.plan import LinkState
 from testbed.shaping import netlink
-from testbed.shaping.netlink import Device, attribute, split
+from testbed.shaping.netlink import HEADER, Device, Question, attribute, split
 
 ONE_SEGMENT, ANY_SEGMENTS = 1, 65535
 _LINK = struct.Struct("=BxHiII")
 """struct ifinfomsg."""
-_MAX_SEGMENTS = 40
+_EXTENSIONS, _MAX_SEGMENTS = 29, 40
+_SKIP_STATS = 1 << 3  # RTEXT_FILTER_SKIP_STATS
 
 Values = dict[str, Any]
 
@@ -43,8 +44,13 @@ class Cut:
         self.written = wanted
         return True
 
-    def read(self) -> Values:
-        """What the kernel has, under the names of `written`."""
-        answer = self._device.ask(netlink.GET_LINK, _LINK.pack(0, 0, self._device.index, 0, 0))
-        found = split(answer, 16 + _LINK.size)
-        return {"segments": struct.unpack("=I", found[_MAX_SEGMENTS])[0]}
+    @property
+    def questions(self) -> Sequence[Question]:
+        body = _LINK.pack(0, 0, self._device.index, 0, 0)
+        return (Question(netlink.GET_LINK, body + attribute(_EXTENSIONS, struct.pack("=I", _SKIP_STATS))),)
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
+        if not answers[0]:
+            return {}
+        values = split(answers[0][0], HEADER.size + _LINK.size)
+        return {"segments": struct.unpack("=I", values[_MAX_SEGMENTS])[0]}

@@ -19,14 +19,14 @@ the sender's Ethernet address.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed.errors import Problem, ShapingError
 from testbed.plan import LinkState, Loss
 from testbed.shaping import netlink
 from testbed.shaping.attributes import U32_MAX, probability
-from testbed.shaping.netlink import Device
+from testbed.shaping.netlink import Device, Question, decoded
 
 NETEM = 0x10000
 ORDERING_BPS = 10**13
@@ -119,9 +119,12 @@ class DelayStage:
         flags = 0 if self.written else netlink.CREATE | netlink.EXCLUSIVE
         self._device.tc(netlink.NEW_QDISC, "netem", options, flags, handle=NETEM, parent=netlink.ROOT)
 
-    def read(self) -> Values:
-        """What the kernel has, under the names of `written`."""
-        answer = self._device.read(netlink.GET_QDISC, handle=NETEM)
+    @property
+    def questions(self) -> Sequence[Question]:
+        return (self._device.question(netlink.GET_QDISC, NETEM),)
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
+        answer = decoded(answers[0])
         if answer is None or answer.get_attr("TCA_KIND") != "netem":
             return {}
         options = answer.get_attr("TCA_OPTIONS")

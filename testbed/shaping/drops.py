@@ -9,11 +9,12 @@ net/sched/act_police.c, act_gact.c). Both decide on a super-packet as a whole: i
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from testbed.plan import LinkState
 from testbed.shaping import limits, netlink
-from testbed.shaping.netlink import Device
+from testbed.shaping.netlink import Device, Question, decoded
 
 CLSACT = 0xFFFF0000
 _EGRESS = 0xFFFFFFF3
@@ -65,10 +66,13 @@ class Drops:
         options = {"attrs": [("TCA_MATCHALL_ACT", acts)]}
         device.tc(netlink.NEW_FILTER, "matchall", options, flags, **_PLACE)
 
-    def read(self) -> Values:
-        """What the kernel has, under the names of `written`."""
+    @property
+    def questions(self) -> Sequence[Question]:
+        return (self._device.question(netlink.GET_FILTER, **_PLACE),)
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
         found: Values = {"black_hole": None, "every": None}
-        answer = self._device.read(netlink.GET_FILTER, **_PLACE)
+        answer = decoded(answers[0])
         if answer is None:
             return found
         for _, action in answer.get_attr("TCA_OPTIONS").get_attr("TCA_MATCHALL_ACT")["attrs"]:

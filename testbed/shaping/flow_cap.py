@@ -11,12 +11,13 @@ Once installed it stays, without a cap, because those sockets have left all paci
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from testbed.plan import LinkState
 from testbed.shaping import limits, netlink
 from testbed.shaping.attributes import U32_MAX
-from testbed.shaping.netlink import Device
+from testbed.shaping.netlink import Device, Question, decoded
 
 FQ = 0x10000
 _SETTINGS = {
@@ -56,9 +57,12 @@ class FlowCap:
         self.written = wanted
         return True
 
-    def read(self) -> Values:
-        """What the kernel has, under the names of `written`."""
-        answer = self._device.read(netlink.GET_QDISC, handle=FQ)
+    @property
+    def questions(self) -> Sequence[Question]:
+        return (self._device.question(netlink.GET_QDISC, FQ),)
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
+        answer = decoded(answers[0])
         if answer is None or answer.get_attr("TCA_KIND") != "fq":
             return {}
         names = ("FLOW_MAX_RATE", "QUANTUM", "INITIAL_QUANTUM", *_SETTINGS)

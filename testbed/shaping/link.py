@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Literal, Protocol
 
@@ -25,7 +26,7 @@ from testbed.shaping.delay import NETEM, DelayStage, flight_limit, loss_ratio
 from testbed.shaping.drops import CLSACT, Drops
 from testbed.shaping.flow_cap import FQ, FlowCap
 from testbed.shaping.limits import bucket_bytes
-from testbed.shaping.netlink import Device
+from testbed.shaping.netlink import Device, Question, without_counters
 from testbed.shaping.path_mtu import PathMtu
 from testbed.shaping.queues import BUFFER, CLASS
 from testbed.shaping.rate import HTB, RateStage
@@ -63,8 +64,12 @@ class Part(Protocol):
     def apply(self, state: LinkState) -> bool:
         """Write what the state asks for, in full, if that differs from what is there; says whether it did."""
 
-    def read(self) -> dict[str, Any]:
-        """What the kernel reports."""
+    @property
+    def questions(self) -> Sequence[Question]:
+        """What to ask the kernel about it; only the last may ask for all of a kind."""
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> dict[str, Any]:
+        """What the kernel reports by its answers to `questions`, under the names of `written`."""
 
 
 class WanDirection:
@@ -112,6 +117,13 @@ class WanDirection:
             "mtu": PathMtu(delay, hosts),
             "delay": self._delay,
         }
+        self._on: dict[Device, tuple[str, ...]] = {  # routes last: all of them are asked for
+            fed: ("feed", "flow_cap"),
+            rate: ("rate stage", "rate"),
+            delay: ("drops", "delay", "mtu"),
+        }
+        self._right: dict[str, list[list[bytes]]] = {}
+        """Answers of the kernel that were as set, without counters, by part."""
         self.state: LinkState | None = None
         self._rates_bps: list[tuple[int, int]] = []
         self._last_written: list[str] = []
@@ -133,7 +145,7 @@ class WanDirection:
             raise ShapingError(*problems)
         self._delay.seed = seed
         written = [name for name, part in self._parts.items() if part.apply(state)]
-        problems = self._differences(self._parts if self.state is None else written)
+        problems = self._differences(self._answers(self._parts if self.state is None else written))
         if problems:
             raise ShapingError(*problems)
         self.state, self._last_written = state, written
@@ -148,6 +160,9 @@ class WanDirection:
 
     def fastest_bps(self, since_ns: int) -> int:
         """The highest rate that held at any time since then (CLOCK_MONOTONIC)."""
+        last_ns, last_bps = self._rates_bps[-1]
+        if last_ns <= since_ns:
+            return last_bps
         held = max(bisect_right(self._rates_bps, since_ns, key=itemgetter(0)) - 1, 0)
         return max(rate_bps for _, rate_bps in self._rates_bps[held:])
 
@@ -157,15 +172,43 @@ class WanDirection:
         return {name: self._parts[name].written for name in self._last_written}
 
     def verify(self) -> list[Problem]:
-        """Read everything again: whatever is not as it was last set."""
-        return self._differences(self._parts)
+        """Read everything again: whatever is not as it was last set.
 
-    def _differences(self, names: Iterable[str]) -> list[Problem]:
+        An answer that is, but for counters, that of the last time, when it was right, is not decoded anew.
+        """
+        changed = {
+            name: answers
+            for name, answers in self._answers(self._parts).items()
+            if self._settings_in(name, answers) != self._right.get(name)
+        }
+        return self._differences(changed)
+
+    def reports(self) -> dict[str, dict[str, Any]]:
+        """All that the kernel reports, by part."""
+        return {name: self._parts[name].found(one) for name, one in self._answers(self._parts).items()}
+
+    def _answers(self, names: Collection[str]) -> dict[str, list[list[bytes]]]:
+        """The kernel's answers to the questions of these parts, in the order of `names`."""
+        answers: dict[str, list[list[bytes]]] = {}
+        for device, parts in self._on.items():
+            questions = {name: self._parts[name].questions for name in parts if name in names}
+            found = iter(device.answers([one for several in questions.values() for one in several]))
+            answers |= {name: list(islice(found, len(several))) for name, several in questions.items()}
+        return {name: answers[name] for name in names}
+
+    def _settings_in(self, name: str, answers: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
+        questions = self._parts[name].questions
+        return [
+            [without_counters(question.kind, one) for one in several]
+            for question, several in zip(questions, answers, strict=True)
+        ]
+
+    def _differences(self, answers: Mapping[str, Sequence[Sequence[bytes]]]) -> list[Problem]:
         problems = []
-        for name in names:
+        for name, one in answers.items():
             part = self._parts[name]
-            found = part.read()
-            problems += [
+            found = part.found(one)
+            different = [
                 Problem(
                     f"link {self.direction}: {name}: {field}",
                     f"kernel says {found.get(field)!r}",
@@ -174,6 +217,9 @@ class WanDirection:
                 for field, value in part.written.items()
                 if found.get(field) != value
             ]
+            if not different:
+                self._right[name] = self._settings_in(name, one)
+            problems += different
         return problems
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from testbed import namespaces
 from testbed.plan import LinkState
 from testbed.shaping import netlink
-from testbed.shaping.netlink import Device, attribute, split
+from testbed.shaping.netlink import HEADER, Device, Question, attribute, split
 
 _ROUTE = struct.Struct("=8BI")
 """struct rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags."""
@@ -40,7 +40,7 @@ class PathMtu:
         mtu, before = state.path_mtu_bytes, self.written["path_mtu"]
         if mtu == before:
             return False
-        for head, attributes in self._routes():
+        for head, attributes in self._routes(*self._device.answers(self.questions)):
             kept = {kind: value for kind, value in attributes.items() if kind != _METRICS}
             body = head + b"".join(attribute(kind, value) for kind, value in kept.items())
             if mtu is not None:
@@ -56,17 +56,20 @@ class PathMtu:
         self.written = {"path_mtu": mtu}
         return True
 
-    def read(self) -> Values:
-        """What the kernel has, under the names of `written`."""
-        mtus = [_mtu(attributes) for _, attributes in self._routes()]
+    @property
+    def questions(self) -> Sequence[Question]:
+        return (Question(netlink.GET_ROUTE, _ROUTE.pack(_IPV4, *[0] * 7, 0), every=True),)
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
+        mtus = [_mtu(attributes) for _, attributes in self._routes(*answers)]
         return {"path_mtu": mtus[0] if len(set(mtus)) == 1 else mtus}
 
-    def _routes(self) -> list[tuple[bytes, dict[int, bytes]]]:
+    def _routes(self, answers: Sequence[bytes]) -> list[tuple[bytes, dict[int, bytes]]]:
         """Head (struct rtmsg) and attributes of each route that leads through a gateway behind the device."""
         found = []
-        for answer in self._device.dump(netlink.GET_ROUTE, _ROUTE.pack(_IPV4, *[0] * 7, 0)):
-            head = answer[16 : 16 + _ROUTE.size]
-            attributes = split(answer, 16 + _ROUTE.size)
+        for answer in answers:
+            end = HEADER.size + _ROUTE.size
+            head, attributes = answer[HEADER.size : end], split(answer, end)
             leads = attributes.get(_OUTPUT) == struct.pack("=I", self._device.index)
             if leads and _GATEWAY in attributes and _ROUTE.unpack(head)[4] == _MAIN:
                 found.append((head, attributes))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from testbed.plan import LinkState, Queue
 from testbed.shaping import limits, netlink
 from testbed.shaping.attributes import U32_MAX
-from testbed.shaping.netlink import Device
+from testbed.shaping.netlink import Device, Question, decoded
 
 CLASS, BUFFER, RED_BUFFER = 0x10001, 0x20000, 0x30000
 TARGET_NS, INTERVAL_NS = 5_000_000, 100_000_000
@@ -71,16 +72,22 @@ class Leaf:
             device.tc(netlink.NEW_QDISC, "bfifo", limit, flags, handle=RED_BUFFER, parent=BUFFER | 1)
         self._kind = kind
 
-    def read(self) -> Values:
+    @property
+    def questions(self) -> Sequence[Question]:
+        """About the leaf, and about the one under it."""
+        handles = (BUFFER, RED_BUFFER) if self._kind == "red" else (BUFFER,)
+        return [self._device.question(netlink.GET_QDISC, handle) for handle in handles]
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
         """What the kernel has, under the names of `wanted`."""
-        answer = self._device.read(netlink.GET_QDISC, handle=BUFFER)
+        answer = decoded(answers[0])
         if answer is None:
             return {}
         kind, options = answer.get_attr("TCA_KIND"), answer.get_attr("TCA_OPTIONS")
         if kind == "bfifo":
             return {"queue": kind, "buffer": options["limit"]}
         if kind == "red":
-            buffer = self._device.read(netlink.GET_QDISC, handle=RED_BUFFER)
+            buffer = decoded(answers[1]) if len(answers) > 1 else None
             parms = options.get_attr("TCA_RED_PARMS")
             return {
                 "queue": kind,

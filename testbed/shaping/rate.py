@@ -11,14 +11,14 @@ moment is lost, and counted as dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from testbed.plan import LinkState, TokenBucket
 from testbed.shaping import netlink
 from testbed.shaping.attributes import U32_MAX
 from testbed.shaping.limits import TICK_NS, bucket_bytes
-from testbed.shaping.netlink import Device
+from testbed.shaping.netlink import Device, Question, decoded
 from testbed.shaping.queues import CLASS, Leaf
 
 HTB = 0x10000
@@ -63,9 +63,12 @@ class RateStage:
         self.written, self._token_bucket = shape | leaf, state.token_bucket
         return True
 
-    def read(self) -> Values:
-        """What the kernel has, under the names of `written`."""
-        answer = self._device.read(netlink.GET_CLASS, handle=CLASS)
+    @property
+    def questions(self) -> Sequence[Question]:
+        return (self._device.question(netlink.GET_CLASS, CLASS), *self._leaf.questions)
+
+    def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
+        answer = decoded(answers[0])
         if answer is None:
             return {}
         options = answer.get_attr("TCA_OPTIONS")
@@ -76,7 +79,7 @@ class RateStage:
             "budget_ticks": parms["buffer"],
             "burst_ticks": parms["cbuffer"],
             "quantum": parms["quantum"],
-        } | self._leaf.read()
+        } | self._leaf.found(answers[1:])
 
     def _class(self, state: LinkState) -> Values:
         largest_bytes = self._largest_bytes(state)

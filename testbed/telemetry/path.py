@@ -14,7 +14,7 @@ from pathlib import Path
 from testbed import namespaces
 from testbed.plan import Direction
 from testbed.shaping.link import BUFFER, CLSACT, HTB, NETEM
-from testbed.telemetry.qdisc import QdiscStats
+from testbed.telemetry.qdisc import Qdiscs, there
 
 Wan = Mapping[Direction, tuple[tuple[str, str], tuple[str, str]]]
 Place = dict[str, int]
@@ -43,8 +43,8 @@ def read(wan: Wan, direction: Direction) -> dict[str, Place]:
 
 
 def _qdisc(node: str, device: str, handle: int) -> Place:
-    with QdiscStats(node, device, handle) as stats:
-        found = asdict(stats.read())
+    with Qdiscs(node, [(device, handle)]) as qdiscs:
+        found = asdict(there(qdiscs.read()[0]))
     return {"packets": found.pop("tx_packets"), "bytes": found.pop("tx_bytes"), **found}
 
 

@@ -1,6 +1,6 @@
-"""Counters of one qdisc, by one netlink request.
+"""Counters of qdiscs, all of a node's by two system calls.
 
-pyroute2 dumps all qdiscs of a namespace through an event loop made for each call; a sample four times a
+pyroute2 dumps all qdiscs of a namespace through an event loop made for each call; a sample ten times a
 second of virtual time cannot afford that. Layouts: include/uapi/linux/rtnetlink.h, gen_stats.h.
 """
 
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from testbed import namespaces
 from testbed.shaping import netlink
 
-_GET_QDISC, _ERROR = 38, 2
-_REQUEST = 0x9  # NLM_F_REQUEST, and NLM_F_ECHO: without it the kernel answers only to a multicast group
 _KIND, _STATS2, _BASIC, _QUEUE, _APP, _PACKETS64 = 1, 7, 1, 3, 4, 8
 _MARKED_AT = {b"red": 12, b"codel": 24, b"fq_codel": 12}
 """Where tc_red_xstats, tc_codel_xstats and, behind its type, tc_fq_codel_qd_stats count marks."""
-_HEADER_BYTES, _TCMSG_BYTES, _ATTRIBUTE_BYTES = 16, 20, 4
-_RECEIVE_BYTES = 8_192
+_TC = struct.Struct("=B3xiIII")
+"""struct tcmsg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +36,54 @@ class Stats:
     """ECN marks of codel, fq_codel and red since it was made; 0 of any other."""
 
 
-class QdiscStats:
-    """Reads the counters of the qdisc with this handle on this device."""
+class Qdiscs:
+    """Reads the counters of the qdiscs with these handles on these devices of a node."""
 
-    def __init__(self, namespace: str, device: str, handle: int) -> None:
-        self._socket = netlink.connect(namespace)
+    def __init__(self, namespace: str, places: Sequence[tuple[str, int]]) -> None:
+        self._line = netlink.Line(namespace)
         with namespaces.entered(namespace):
-            index = socket.if_nametoindex(device)
-        size = _HEADER_BYTES + _TCMSG_BYTES
-        header = struct.pack("=IHHII", size, _GET_QDISC, _REQUEST, 0, 0)
-        self._request = header + struct.pack("=B3xiIII", 0, index, handle, 0, 0)
+            indices = [socket.if_nametoindex(device) for device, _ in places]
+        # without NLM_F_ECHO the kernel answers only to a multicast group
+        self._request = b"".join(
+            netlink.request(
+                netlink.GET_QDISC, netlink.REQUEST | netlink.ECHO, _TC.pack(0, index, handle, 0, 0)
+            )
+            for index, (_, handle) in zip(indices, places, strict=True)
+        )
+        self._answers = [b""] * len(places)
+        self._stats: list[Stats | None] = [None] * len(places)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self._line.close()
 
-    def read(self) -> Stats:
-        """One request, one answer; OSError when the qdisc is gone."""
-        self._socket.send(self._request)
-        data = self._socket.recv(_RECEIVE_BYTES)
-        size, kind = struct.unpack_from("=IH", data)
-        if kind == _ERROR:
-            raise OSError(-struct.unpack_from("=i", data, _HEADER_BYTES)[0], "RTM_GETQDISC")
-        return stats_of(data[:size])
+    def read(self) -> list[Stats | None]:
+        """All of them now; None where there is no such qdisc. What says the same as before is not decoded."""
+        self._line.send(self._request)
+        number = 0
+        while number < len(self._answers):
+            for answer in self._line.receive():
+                if answer != self._answers[number]:
+                    self._answers[number] = answer
+                    self._stats[number] = None if netlink.refusal(answer) else stats_of(answer)
+                number += 1
+        return list(self._stats)
+
+
+def there(stats: Stats | None) -> Stats:
+    """Of a qdisc that cannot be missing; OSError when it is."""
+    if stats is None:
+        raise FileNotFoundError("a queueing discipline of the link has gone")
+    return stats
 
 
 def stats_of(answer: bytes) -> Stats:
     """What an RTM_NEWQDISC message says. Packets beyond 2**32 have an attribute of their own."""
-    attributes = dict(_attributes(answer, _HEADER_BYTES + _TCMSG_BYTES, len(answer)))
-    stats = dict(_attributes(answer, *attributes[_STATS2]))
+    attributes = netlink.places(answer, netlink.HEADER.size + _TC.size)
+    at, end = attributes[_STATS2]
+    stats = netlink.places(answer[:end], at)
     tx_bytes, tx_packets = struct.unpack_from("=QI", answer, stats[_BASIC][0])
     if _PACKETS64 in stats:
         (tx_packets,) = struct.unpack_from("=Q", answer, stats[_PACKETS64][0])
@@ -78,11 +93,3 @@ def stats_of(answer: bytes) -> Stats:
     if kind in _MARKED_AT and _APP in stats:
         (marked,) = struct.unpack_from("=I", answer, stats[_APP][0] + _MARKED_AT[kind])
     return Stats(tx_bytes, tx_packets, queue_packets, backlog_bytes, drops, overlimits, marked)
-
-
-def _attributes(data: bytes, at: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Type, and first and last byte of the value, of each netlink attribute in data[at:end]."""
-    while at < end:
-        size, kind = struct.unpack_from("=HH", data, at)
-        yield kind & 0x3FFF, (at + _ATTRIBUTE_BYTES, at + size)
-        at += (size + 3) & ~3

@@ -6,15 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
+import msgspec
+
 from agents.config import CONTROL_PORT, HTTP_PORT, KV_PORT
 from testbed.journal import Journal
 from testbed.plan import Direction, LinkState
 from testbed.shaping.link import WanDirection, bucket_bytes, loss_ratio
 from testbed.telemetry.link import Counters, LinkCounters
-from testbed.telemetry.tcp import TcpDump
+from testbed.telemetry.tcp import Socket, TcpDump
 from testbed.telemetry.watch import Watch
 
 TCP_INTERVAL_NS = 1_000_000_000
+BEHIND_NS = 1_000_000
+"""How far samples lag behind what happens on the same grid, whose timers come up to 1 ms late."""
 RATE_SLACK = 1.02
 """A sample and its clock reading are not one: in real time, some may leave in between."""
 SHORTEST_QUEUE_S, BUSY_SHARE = 0.004, 0.75
@@ -24,17 +28,34 @@ _CONTROL_PORTS = {CONTROL_PORT, HTTP_PORT}
 
 
 async def every(interval_ns: int, sample: Callable[[], None]) -> None:
-    """Sample on a fixed grid, for as long as the task lives."""
-    due_ns = time.monotonic_ns()
-    while True:
-        sample()
+    """Sample on a fixed grid, for as long as the task lives; it ends with what a sample raises.
+
+    By timers and not by sleeping, which would make two turns of the event loop of each wake-up.
+    """
+    loop = asyncio.get_running_loop()
+    failed, due_ns = loop.create_future(), time.monotonic_ns() + BEHIND_NS
+    timer: asyncio.Handle
+
+    def tick() -> None:
+        nonlocal due_ns, timer
+        try:
+            sample()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the task hears of it
+            failed.set_exception(error)
+            return
         due_ns += interval_ns
-        await asyncio.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
+        timer = loop.call_later(max(0, due_ns - time.monotonic_ns()) / 1e9, tick)
+
+    timer = loop.call_later(BEHIND_NS / 1e9, tick)
+    try:
+        await failed
+    finally:
+        timer.cancel()
 
 
 def link_sampler(
     directions: Mapping[Direction, WanDirection],
-    counters_of: Mapping[Direction, LinkCounters],
+    link: LinkCounters,
     journal: Journal,
     distrust: Callable[[str], None],
     *,
@@ -50,7 +71,7 @@ def link_sampler(
     busy: dict[str, tuple[int, int, int]] = {}
 
     def look_again(name: Direction, since_ns: int, then: Counters, queued: LinkState) -> None:
-        now, span_ns = counters_of[name].read(), time.monotonic_ns() - since_ns
+        now, span_ns = link.rate_stage(name), time.monotonic_ns() - since_ns
         in_time = then.backlog_bytes * 8e9 / directions[name].fastest_bps(since_ns) >= span_ns
         state = directions[name].state
         assert state is not None
@@ -62,44 +83,40 @@ def link_sampler(
             busy[name] = (since_ns, span_ns, now.tx_bytes - then.tx_bytes)
 
     def sample() -> None:
-        for name, direction in directions.items():
-            state = direction.state
-            assert state is not None
-            counters = counters_of[name].read()
-            now_ns, rate_bps = time.monotonic_ns(), direction.read_back["rate_bps"]
-            then_ns, then_bytes = before.get(name, (now_ns, counters.tx_bytes))
-            before[name] = (now_ns, counters.tx_bytes)
-            fastest_bps = direction.fastest_bps(then_ns)
-            allowed = fastest_bps * (now_ns - then_ns) / 8e9 * RATE_SLACK
-            bucket = bucket_bytes(fastest_bps, largest_packet_bytes)
-            if counters.tx_bytes - then_bytes > allowed + 2 * bucket:
-                distrust(f"link {name}: more left the rate stage than its rate allows")
-            lasts_s = counters.backlog_bytes * 8 / rate_bps
-            if lasts_s >= SHORTEST_QUEUE_S:
-                asyncio.get_running_loop().call_later(
-                    lasts_s * BUSY_SHARE, look_again, name, now_ns, counters, state
-                )
-            busy_from_ns, busy_ns, busy_bytes = busy.pop(name, (None, None, None))
-            journal.note(
-                "link",
-                now_ns,
-                direction=name,
-                rate_bps=rate_bps,
-                delay_ns=direction.read_back["delay_ns"],
-                jitter_ns=direction.read_back["jitter_ns"],
-                loss_ratio=loss_ratio(state),
-                tx_bytes=counters.tx_bytes,
-                tx_packets=counters.tx_packets,
-                drops=counters.drops,
-                backlog_bytes=counters.backlog_bytes,
-                lost_packets=counters.lost_packets,
-                filtered_packets=counters.filtered_packets,
-                limit_drops=counters.limit_drops,
-                flight_packets=counters.flight_packets,
-                busy_from_ns=busy_from_ns,
-                busy_ns=busy_ns,
-                busy_bytes=busy_bytes,
+        found = link.read()
+        with journal.together():
+            for name, counters in found.items():
+                note(name, counters)
+
+    def note(name: Direction, counters: Counters) -> None:
+        direction, now_ns = directions[name], counters.t_ns
+        state, rate_bps = direction.state, direction.read_back["rate_bps"]
+        assert state is not None
+        then_ns, then_bytes = before.get(name, (now_ns, counters.tx_bytes))
+        before[name] = (now_ns, counters.tx_bytes)
+        fastest_bps = direction.fastest_bps(then_ns)
+        allowed = fastest_bps * (now_ns - then_ns) / 8e9 * RATE_SLACK
+        bucket = bucket_bytes(fastest_bps, largest_packet_bytes)
+        if counters.tx_bytes - then_bytes > allowed + 2 * bucket:
+            distrust(f"link {name}: more left the rate stage than its rate allows")
+        lasts_s = counters.backlog_bytes * 8 / rate_bps
+        if lasts_s >= SHORTEST_QUEUE_S:
+            asyncio.get_running_loop().call_later(
+                lasts_s * BUSY_SHARE, look_again, name, now_ns, counters, state
             )
+        busy_from_ns, busy_ns, busy_bytes = busy.pop(name, (None, None, None))
+        journal.note(
+            "link",
+            direction=name,
+            rate_bps=rate_bps,
+            delay_ns=direction.read_back["delay_ns"],
+            jitter_ns=direction.read_back["jitter_ns"],
+            loss_ratio=loss_ratio(state),
+            **msgspec.structs.asdict(counters),
+            busy_from_ns=busy_from_ns,
+            busy_ns=busy_ns,
+            busy_bytes=busy_bytes,
+        )
 
     return sample
 
@@ -142,32 +159,30 @@ def tcp_sampler(hosts: Sequence[str], journal: Journal, bulk: Container[str]) ->
 
     `bulk`: the local ends, address and port, of connections that carry bulk transfers.
     """
-    dumps = {host: TcpDump(host) for host in hosts}
-    seen: dict[tuple[str, str], tuple[int, int]] = {}
+    dumps = {host: TcpDump(host, without=_CONTROL_PORTS) for host in hosts}
 
     def sample() -> None:
         now_ns = time.monotonic_ns()
-        for host, dump in dumps.items():
-            for one in dump.sockets():
-                moved = (one.bytes_acked, one.bytes_retrans)
-                key = (one.local, one.remote)
-                if {one.local_port, one.remote_port} & _CONTROL_PORTS or seen.get(key, (1, 0)) == moved:
-                    continue
-                seen[key] = moved
-                journal.note(
-                    "tcp",
-                    now_ns,
-                    host=host,
-                    local=one.local,
-                    remote=one.remote,
-                    use="kv" if one.remote_port == KV_PORT else "bulk" if one.local in bulk else "tenant",
-                    cwnd_packets=one.cwnd_packets,
-                    rtt_ns=one.rtt_ns,
-                    bytes_acked=one.bytes_acked,
-                    bytes_retrans=one.bytes_retrans,
-                    delivery_bps=one.delivery_bps,
-                    notsent_bytes=one.notsent_bytes,
-                    congestion_control=one.congestion_control,
-                )
+        with journal.together():
+            for host, dump in dumps.items():
+                for one in dump.moved():
+                    note(host, one, now_ns)
+
+    def note(host: str, one: Socket, now_ns: int) -> None:
+        journal.note(
+            "tcp",
+            now_ns,
+            host=host,
+            local=one.local,
+            remote=one.remote,
+            use="kv" if one.remote_port == KV_PORT else "bulk" if one.local in bulk else "tenant",
+            cwnd_packets=one.cwnd_packets,
+            rtt_ns=one.rtt_ns,
+            bytes_acked=one.bytes_acked,
+            bytes_retrans=one.bytes_retrans,
+            delivery_bps=one.delivery_bps,
+            notsent_bytes=one.notsent_bytes,
+            congestion_control=one.congestion_control,
+        )
 
     return sample

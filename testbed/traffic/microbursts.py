@@ -49,7 +49,8 @@ def pace(source: str, device: str) -> None:
         handle=_HANDLE,
         parent=netlink.ROOT,
     )
-    answer = interface.read(netlink.GET_QDISC, handle=_HANDLE)
+    (answers,) = interface.answers([interface.question(netlink.GET_QDISC, _HANDLE)])
+    answer = netlink.decoded(answers)
     found = {}
     if answer is not None and answer.get_attr("TCA_KIND") == "fq":
         found = {name: answer.get_attr("TCA_OPTIONS").get_attr(name) for name in wanted}

@@ -9,7 +9,7 @@ from typing import Any
 
 from guest_bench import MS, STAMP, Datagrams, Results, link, until
 from guest_wan import Wan
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from testbed import namespaces
 from testbed.shaping.delay import DelayStage
@@ -103,9 +103,9 @@ async def full_buffer(wan: Wan, cells: list[tuple[int, float]]) -> Results:
     return {"buffers": found}
 
 
-async def nested(wan: Wan) -> Results:
+async def nested(_wan: Wan) -> Results:
     """One-way delay over a chain of namespaces with a delay of its own on each link."""
-    address = await asyncio.get_running_loop().run_in_executor(wan.netlink_thread, _chain)
+    address = await asyncio.get_running_loop().run_in_executor(None, _chain)
     datagrams = Datagrams("hop0", f"hop{HOPS}", address)
     await datagrams.warm_up()
     for _ in range(20):

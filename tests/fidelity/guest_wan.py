@@ -10,7 +10,6 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -50,10 +49,7 @@ class Wan(Bench):
             tables["file"] = distributions.from_samples(delays_ns)[0]
         self.mtu_bytes = mtu_bytes
         counts = {"prefill_hosts": hosts, "pd_hosts": 1}
-        self.netlink_thread = ThreadPoolExecutor(1)
-        self.network = self.netlink_thread.submit(
-            Network, "two_dc", counts, mtu_bytes=mtu_bytes, window_bytes=WINDOW_BYTES
-        ).result()
+        self.network = Network("two_dc", counts, mtu_bytes=mtu_bytes, window_bytes=WINDOW_BYTES)
         topology = TOPOLOGIES["two_dc"]
         self.directions = {
             name: WanDirection(
@@ -69,7 +65,7 @@ class Wan(Bench):
             )
             for name in DIRECTIONS
         }
-        self.counters = {name: LinkCounters(*topology.wan[name]) for name in DIRECTIONS}
+        self.counters = LinkCounters({name: topology.wan[name] for name in DIRECTIONS})
         self.address = self.network.address("tenant-b")
 
 
@@ -80,7 +76,7 @@ def dice(*names: str | int) -> int:
 
 def kernel_state(direction: WanDirection) -> dict[str, Any]:
     """All that the kernel says of a direction, part by part."""
-    return {name: part.read() for name, part in direction._parts.items()}
+    return direction.reports()
 
 
 @dataclass(frozen=True)

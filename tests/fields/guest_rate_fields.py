@@ -15,7 +15,7 @@ from guest_delay_fields import FRAME_BYTES, Train
 from testbed import namespaces
 from testbed.plan import LinkState, Queue, TokenBucket
 from testbed.shaping.link import BUFFER
-from testbed.telemetry.qdisc import QdiscStats
+from testbed.telemetry.qdisc import Qdiscs, there
 
 PACKET_BYTES, PIECES = 1514, 44
 """On the wire; packets in a super-packet."""
@@ -145,7 +145,7 @@ async def first_cap(bench: Bench) -> Results:
 async def queues(bench: Bench) -> Results:
     """A newcomer's handshake, the standing queue, drops and marks under four TCP flows, for each kind."""
     found = []
-    leaf = QdiscStats("edge-a", "edge-a-wan", BUFFER)
+    leaf = Qdiscs("edge-a", [("edge-a-wan", BUFFER)])
     red = {"min_bytes": 100_000, "max_bytes": 300_000, "probability": 0.1}
     for queue in (
         Queue(),
@@ -158,16 +158,16 @@ async def queues(bench: Bench) -> Results:
     ):
         state = LinkState(rate_bps=2 * 10**8, buffer_bytes=4_000_000, delay_ns=2 * MS, queue=queue)
         await warmed(bench, state)
-        before = leaf.read()
+        before = there(leaf.read()[0])
         transfer = await bench.start(10**9)
         await asyncio.sleep(1)
         backlogs, newcomers = [], []
         for number in range(100):
-            backlogs.append(leaf.read().backlog_bytes)
+            backlogs.append(there(leaf.read()[0]).backlog_bytes)
             if number % 10 == 0:
                 newcomers.append(await bench.handshake_ns())
             await asyncio.sleep(0.01)
-        after = leaf.read()
+        after = there(leaf.read()[0])
         transfer.stop()
         await bench.drained()
         found.append(

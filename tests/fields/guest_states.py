@@ -114,8 +114,8 @@ async def read_backs(bench: Bench) -> Results:
         assert direction.verify() == []
         return {
             f"{name}: {field}": value
-            for name, part in direction._parts.items()
-            for field, value in part.read().items()
+            for name, reported in direction.reports().items()
+            for field, value in reported.items()
         }
 
     found = {}

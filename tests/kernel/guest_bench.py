@@ -7,8 +7,9 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
+
+from pyroute2.iproute import IPRoute
 
 from testbed import namespaces, traffic
 from testbed.plan import DIRECTIONS, Direction, LinkState
@@ -52,14 +53,11 @@ class Bench:
         ecn: bool = False,
     ) -> None:
         self.mtu_bytes, self.offload = mtu_bytes, offload
-        self._thread = ThreadPoolExecutor(1)
         hosts = {"prefill_hosts": prefill_hosts, "pd_hosts": 1}
-        self.network = self._thread.submit(
-            Network, "two_dc", hosts, mtu_bytes=mtu_bytes, window_bytes=WINDOW_BYTES, ecn=ecn
-        ).result()
+        self.network = Network("two_dc", hosts, mtu_bytes=mtu_bytes, window_bytes=WINDOW_BYTES, ecn=ecn)
         self.directions = {name: self._direction(name) for name in DIRECTIONS}
         wan = TOPOLOGIES["two_dc"].wan
-        self.counters = {name: LinkCounters(*wan[name]) for name in DIRECTIONS}
+        self.counters = LinkCounters({name: wan[name] for name in DIRECTIONS})
         self.address = self.network.address("tenant-b")
 
     def _direction(self, name: Direction) -> WanDirection:
@@ -80,20 +78,20 @@ class Bench:
         """What pyroute2 says of all qdiscs of a device."""
 
         def qdiscs() -> list[dict[str, Any]]:
-            netlink = self.network.netlink(node)
-            index = netlink.link_lookup(ifname=device)[0]
-            return [
-                {
-                    "handle": one["handle"],
-                    **{
-                        part: dict(one.get_nested("TCA_STATS2", f"TCA_STATS_{part.upper()}"))
-                        for part in ("basic", "queue")
-                    },
-                }
-                for one in netlink.get_qdiscs(index=index)
-            ]
+            with namespaces.entered(node), IPRoute() as netlink:
+                index = netlink.link_lookup(ifname=device)[0]
+                return [
+                    {
+                        "handle": one["handle"],
+                        **{
+                            part: dict(one.get_nested("TCA_STATS2", f"TCA_STATS_{part.upper()}"))
+                            for part in ("basic", "queue")
+                        },
+                    }
+                    for one in netlink.get_qdiscs(index=index)
+                ]
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, qdiscs)
+        return await asyncio.get_running_loop().run_in_executor(None, qdiscs)
 
     async def set(self, state: LinkState, back: LinkState | None = None, seed: int = 1) -> None:
         """Both directions; `back` is that from B to A, if it differs."""
@@ -101,7 +99,7 @@ class Bench:
         await self.directions["b_to_a"].set(back or state, seed + 1)
 
     def read(self, direction: Direction = "a_to_b") -> Counters:
-        return self.counters[direction].read()
+        return self.counters.read()[direction]
 
     async def start(
         self, size_bytes: int, flows: int = 4, congestion_control: str = "cubic"

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from guest_bench import MS, Bench, Results, link, sampled
+from msgspec import structs
 
 from agents.transport import tcp_info
 from testbed import namespaces
@@ -21,7 +22,7 @@ from testbed.errors import ShapingError
 from testbed.plan import Loss
 from testbed.shaping.link import BUFFER, HTB, NETEM
 from testbed.shaping.netlink import Device
-from testbed.telemetry.qdisc import QdiscStats
+from testbed.telemetry.qdisc import Qdiscs, there
 from testbed.telemetry.tcp import TcpDump
 
 
@@ -105,7 +106,7 @@ async def parsers(bench: Bench) -> Results:
     await bench.drained()
     raw = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     local = "{}:{}".format(*sender.getsockname())
-    (parsed,) = [one for one in TcpDump("tenant-a").sockets() if one.local == local]
+    (parsed,) = [one for one in TcpDump("tenant-a").moved() if one.local == local]
     qdiscs = []
     for node, device, handle in (
         ("edge-a", "edge-a-wan", HTB),
@@ -113,11 +114,12 @@ async def parsers(bench: Bench) -> Results:
         ("wan", "wan-b", NETEM),
     ):
         (dumped,) = [one for one in await bench.dump(node, device) if one["handle"] == handle]
-        qdiscs.append({"ours": asdict(QdiscStats(node, device, handle).read()), "pyroute2": dumped})
+        ours = asdict(there(Qdiscs(node, [(device, handle)]).read()[0]))
+        qdiscs.append({"ours": ours, "pyroute2": dumped})
     found = {
         "remote": "{}:{}".format(*sender.getpeername()),
         "diag": asdict(parsed),
-        "agent": asdict(tcp_info.read(sender)),
+        "agent": structs.asdict(tcp_info.read(sender)),
         "cwnd_packets": struct.unpack_from("=I", raw, 80)[0],
         "rtt_us": struct.unpack_from("=I", raw, 68)[0],
         "notsent_bytes": struct.unpack_from("=I", raw, 144)[0],

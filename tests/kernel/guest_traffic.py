@@ -54,13 +54,12 @@ async def tenants(bench: Bench) -> Results:
         )
         for flow in range(plan.flows)
     ]
-    dump, busy, controls = TcpDump("tenant-a"), [], set()
+    busy, controls = [], set()
     while not all(job.done() for job in jobs):
         await asyncio.sleep(0.05)
-        sockets = [one for one in dump.sockets() if one.bytes_acked > 1]
+        sockets = list(TcpDump("tenant-a").moved())
         busy.append(len(sockets))
         controls |= {one.congestion_control for one in sockets}
-    dump.close()
     await asyncio.gather(*jobs)
     return {
         "start_ns": start_ns,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 from guest_bench import MS, Bench, Datagrams, Results, link
 
 from testbed import namespaces
@@ -136,4 +136,4 @@ async def seeded(bench: Bench, seed: int) -> Results:
     transfer = await bench.start(30_000_000)
     end_ns = await transfer.finished()
     await bench.drained()
-    return {"end_ns": end_ns, **{name: asdict(bench.read(name)) for name in DIRECTIONS}}
+    return {"end_ns": end_ns, **{name: msgspec.structs.asdict(bench.read(name)) for name in DIRECTIONS}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import pytest
 
 from testbed.errors import KernelError
 from testbed.kernel import Clock, Needs
-from testbed.kernel.uml import Uml
+from testbed.kernel.uml import Uml, fixed_addresses
 from testbed.rundir import RunDir
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -64,6 +65,12 @@ def survivors(place: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_a_limit_on_open_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has every file open that its guest has looked at; a low hard limit cannot be raised."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _limit: (300, 300))
+    assert any("300 files open" in problem.found for problem in Uml().probe("virtual"))
 
 
 def test_the_guest_writes_only_into_its_run_directory(boot: Boot, run_dir: Path) -> None:
@@ -116,7 +123,7 @@ DETERMINISM = """
     def send():
         with socket.create_connection(("127.0.0.1", 9000)) as connection:
             for _ in range(100):
-                connection.sendall(bytes(1000))
+                connection.sendall(bytes(100_000))
     threading.Thread(target=send).start()
     connection, _ = server.accept()
     while connection.recv(65536):
@@ -126,11 +133,13 @@ DETERMINISM = """
     print(*readings, time.monotonic_ns())
     print(os.urandom(8).hex(), random.random(), hash("x"))
     print(os.getpid(), os.getcwd(), sorted(os.environ.items()), os.listdir("/run/testbed"))
+    print(open("/proc/meminfo").readline())  # MemTotal
 """
 
 
+@pytest.mark.skipif(not fixed_addresses(), reason="address randomization cannot be switched off here")
 def test_two_runs_are_the_same_to_the_nanosecond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clock readings, random numbers, process ids: nothing of the host differs between two boots."""
+    """Clock readings, random numbers, process ids, memory: nothing of the host differs between two boots."""
     needs = Needs(memory_bytes=512 << 20, clock="virtual", seed=7, wall_limit_s=60)
     results = []
     for run_dir, variable in ((tmp_path / "a", "1"), (tmp_path / "deeper/and/longer", "2" * 100)):
@@ -211,7 +220,7 @@ def test_the_guest_dies_with_its_parent(run_dir: Path, tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 from testbed.kernel import Needs
-from testbed.kernel.uml import Uml
+from testbed.kernel.uml import Uml, fixed_addresses
 def show(line):
     print(line, flush=True)
 needs = Needs(memory_bytes=512 << 20, clock="virtual", seed=7, wall_limit_s=60)
