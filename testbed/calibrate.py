@@ -14,7 +14,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from testbed import audit, expect, record
 from testbed.command import run_command
 from testbed.plan import Plan
 from testbed.resolve import load_and_resolve
@@ -53,6 +52,8 @@ def calibrate(
     directory.scenario.write_bytes(loaded.source.text)
     plan.write(directory.plan)
     carry_out(directory, plan, where, time_of, console, quiet=True)
+    from testbed import audit, expect, record  # noqa: PLC0415 - loaded while the guest ran
+
     tables = record.build(directory, plan)
     findings = audit.judge(plan, tables)
     console.print(audit.table(findings))

@@ -7,10 +7,11 @@ outcome.json; the journal is complete up to the moment of any death.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import gc
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,10 @@ from topologies import TOPOLOGIES
 
 WORK = Path("/run/testbed/work")
 START_DELAY_NS = 100_000_000
+BEGUN_S = 0.001
+"""After t0: whoever had to do something then has done it, as work takes no virtual time."""
+LEAST_STEP_NS, STEPS = 1_000_000_000, 200
+"""How often to say how far virtual time has come: every second, but not oftener than that in all."""
 SETTLE_S = 1.0
 SETTLE_NS = 1_000_000_000
 QUIET_STEP_S = 0.01
@@ -56,25 +61,22 @@ class Run:
         self._captures = Captures(plan.captures, run.pcap, self._bench)
         self._run = run
         self._distrusted: set[str] = set()
-        self._netlink_thread = ThreadPoolExecutor(1)
-        # pyroute2 opens a socket per thread, where that thread is: one thread does all netlink calls
         states = [*plan.link.values(), *(change.state for change in plan.changes)]
         self._super_packet_bytes = super_packet_bytes(states, plan.mtu_bytes)
-        self._network = self._netlink_thread.submit(
-            Network,
+        self._network = Network(
             plan.topology,
             plan.topology_params,
             mtu_bytes=plan.mtu_bytes,
             window_bytes=plan.window_bytes,
             super_packet_bytes=self._super_packet_bytes,
             ecn=any(state.marks_ecn() for state in states) or "dctcp" in _congestion_controls(plan),
-        ).result()
+        )
         self._directions = {name: self._direction(name) for name in DIRECTIONS}
         wan = TOPOLOGIES[plan.topology].wan
         self._wan: path.Wan = {name: wan[name] for name in DIRECTIONS}
         shaped = {place for direction in self._directions.values() for place in direction.places}
+        self._counters = LinkCounters(self._wan)
         self._settings = SettingsReader(self._directions, Watch(shaped), self._proof)
-        self._counters = {name: LinkCounters(*wan[name]) for name in DIRECTIONS}
 
     def _direction(self, name: Direction) -> WanDirection:
         plan, topology = self._plan, TOPOLOGIES[self._plan.topology]
@@ -119,6 +121,7 @@ class Run:
             background = self._background(t0_ns)
             if client is not None:
                 client.tell(f"start {t0_ns}")
+            asyncio.get_running_loop().call_later(START_DELAY_NS / 1e9 + BEGUN_S, progress, t0_ns)
             await self._until_over(t0_ns, client, containers, background)
             end_ns = time.monotonic_ns()
             await cancelled(background)
@@ -169,8 +172,7 @@ class Run:
         """Wait until nothing is on its way through the WAN, at most a second longer than it can be."""
         deadline_ns = time.monotonic_ns() + patience_ns(self._plan) + SETTLE_NS
         while time.monotonic_ns() < deadline_ns:
-            counters = [one.read() for one in self._counters.values()]
-            if not any(one.backlog_bytes or one.flight_packets for one in counters):
+            if all(one.empty for one in self._counters.read().values()):
                 return
             await asyncio.sleep(QUIET_STEP_S)
 
@@ -219,7 +221,7 @@ class Run:
                 min(TCP_INTERVAL_NS, 10 * plan.sample_ns),
                 tcp_sampler(senders, self._tcp, self._others.bulk_ends),
             ),
-            every(1_000_000_000, partial(progress, t0_ns)),
+            every(max(LEAST_STEP_NS, plan.duration_ns // STEPS), partial(progress, t0_ns)),
             every(1_000_000_000, self._settings.read),
             self._timeline(t0_ns),
             *self._others.jobs(t0_ns),
@@ -321,6 +323,7 @@ def virtual_time() -> bool:
 
 def main() -> None:
     """Run; write outcome.json whatever happens."""
+    atexit.register(gc.freeze)  # else Python looks for cycles in all that was loaded before it ends
     run = RunDir(Path(sys.argv[1]))
     run.journal.mkdir(exist_ok=True)
     outcome: dict[str, Any] = {"finished": False, "problems": []}

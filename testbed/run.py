@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from testbed import audit, expect, manifest, probes, record, sameness, verdict
+from testbed import probe_templates, verdict
 from testbed.capture import tcpdump
 from testbed.command import run_command
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
@@ -83,18 +84,14 @@ def run(
 
 def _compare(first: RunDir, second: RunDir, console: Console) -> int:
     """Say whether two runs are the same, and where they part; 0 or 2."""
-    difference = sameness.first_difference(record.load(first), record.load(second))
-    parted = [str(difference)] if difference else []
-    parted += sameness.differing_files(first.path, second.path, "pcap/*.pcap")
-    if not parted:
-        console.print(
-            f"the same, byte for byte: {first.path} and {second.path}", highlight=False, soft_wrap=True
-        )
-        return 0
-    console.print(f"not the same: {first.path} and {second.path}", highlight=False, soft_wrap=True)
+    from testbed.judge import differences  # noqa: PLC0415 - loaded while the guest ran
+
+    parted = differences(first, second)
+    same = "not the same:" if parted else "the same, byte for byte:"
+    console.print(f"{same} {first.path} and {second.path}", highlight=False, soft_wrap=True)
     for one in parted:
         console.print(f"  {one}", highlight=False, soft_wrap=True, markup=False)
-    return verdict.EXIT_CODES["UNKNOWN"]
+    return verdict.EXIT_CODES["UNKNOWN" if parted else "PASS"]
 
 
 def place(kernel: str, clock: str | None) -> tuple[Kernel, Clock]:
@@ -148,40 +145,21 @@ def execute(
     report: bool,
 ) -> verdict.Verdict:
     """Run the plan in `kernel`, then judge what it left behind; Ctrl-C ends the guest and judges, too."""
-    started = time.monotonic()
+    started_s = time.monotonic()
     carry_out(directory, plan, kernel, clock, console, quiet=quiet)
-    tables = record.build(directory, plan)
-    if plan.captures:
-        from testbed.capture import pcap  # noqa: PLC0415 - scapy takes a second to load
+    from testbed.judge import judge  # noqa: PLC0415 - loaded while the guest ran
 
-        pcap.summarize(directory, tables["events"]).write(directory.pcap)
-    findings = audit.judge(plan, tables)
-    judged = expect.judge(plan, tables, expect.trust(directory, tables, findings))
-    written = manifest.write(
-        directory,
-        plan,
-        kernel=kernel.name,
-        clock=clock,
-        wall_s=time.monotonic() - started,
-        tables=tables,
-        command=shlex.join(["python", "-m", "testbed.run", *sys.argv[1:]]),
-    )
-    judged.write(directory.verdict)
-    verdict.write_junit(judged, plan.name, directory.junit)
-    if report:
-        from testbed.report import page  # noqa: PLC0415 - a quiet run in CI need not load it
-
-        page.write(directory, plan, tables, judged, written, findings=findings)
+    judged = judge(directory, plan, kernel=kernel.name, clock=clock, started_s=started_s, report=report)
     if not quiet:
-        console.print(audit.summary(findings), highlight=False)
-    console.print(verdict.table(judged))
+        console.print(judged.link, highlight=False)
+    console.print(verdict.table(judged.verdict))
     console.print(
-        f"{written['virtual_s']:.0f} virtual s in {written['wall_s']:.1f} s   "
-        f"record {written['record_digest']:.12}   {directory.report if report else directory.path}",
+        f"{judged.manifest['virtual_s']:.0f} virtual s in {judged.manifest['wall_s']:.1f} s   "
+        f"record {judged.manifest['record_digest']:.12}   {directory.report if report else directory.path}",
         highlight=False,
         soft_wrap=True,
     )
-    return judged
+    return judged.verdict
 
 
 def carry_out(
@@ -189,14 +167,22 @@ def carry_out(
 ) -> None:
     """Run the plan in `kernel`, which fills the journal; what goes wrong on the way is in trouble.json.
 
+    This process has nothing to do once the guest speaks, so it loads what judges the run meanwhile.
     Raises MachineError, and leaves nothing behind, when the kernel cannot start.
     """
     needs = Needs(plan.memory_bytes, clock, plan.seed, _wall_limit_s(plan, clock))
     trouble: list[str] = []
-    probes.write_templates(directory, plan)
+    probe_templates.write(directory, plan)
+    loader = Thread(target=import_module, args=("testbed.judge",))
     with Progress(plan, console, quiet=quiet) as progress:
+
+        def hear(line: str) -> None:
+            if loader.ident is None:
+                loader.start()
+            progress.line(line)
+
         try:
-            kernel.execute(directory.path, needs, progress.line)
+            kernel.execute(directory.path, needs, hear)
         except MachineError:
             shutil.rmtree(directory.path)
             raise

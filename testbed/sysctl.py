@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,12 @@ DEFAULT_SEND_BYTES = 64 << 20
 
 def _write(name: str, value: str) -> None:
     """Set one and read it back; ShapingError when the kernel has something else."""
-    path = Path("/proc/sys") / name.replace(".", "/")
-    path.write_text(value, encoding="ascii")
-    found = path.read_text(encoding="ascii").split()
+    file = os.open(f"/proc/sys/{name.replace('.', '/')}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.write(file, value.encode())
+        found = os.pread(file, PAGE_BYTES, 0).decode().split()
+    finally:
+        os.close(file)
     if found != value.split():
         raise ShapingError(Problem(f"sysctl {name}", f"kernel says {' '.join(found)!r}", value))
 

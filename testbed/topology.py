@@ -7,34 +7,34 @@ subclasses do the same work through netlink in a fraction of a second.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
-from mininet.link import Intf, Link
-from mininet.net import Mininet
-from mininet.node import Host, Switch
-from pyroute2 import IPRoute
-
-from testbed import namespaces, sysctl
+from testbed import namespaces, sysctl, wiring
 from testbed.errors import Problem, ShapingError
-from testbed.shaping import attributes
+from testbed.foreign import Host, Intf, Link, Mininet, Switch
 from testbed.shaping.link import SUPER_PACKET_BYTES
 from topologies import TOPOLOGIES
 
 SETTLE_STEP_S, SETTLE_TRIES = 0.5, 60
+BRIDGE = "br0"
+Found = dict[str, dict[str, wiring.Interface]]
+"""By node and name."""
 
 
 class _Quiet:
     """What a node without a shell leaves out."""
 
+    isSetup = True  # noqa: N815 - Mininet's name
+    """Mininet would look for programs that nobody here starts."""
+
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: ARG002, N802 - Mininet's signature
         """Give the node its namespace; no shell."""
         name: str = self.name  # type: ignore[attr-defined]
         namespaces.create(name)
-        with namespaces.entered(name):
-            self.netlink = IPRoute()
-        lo = self.netlink.link_lookup(ifname="lo")[0]
-        self.netlink.link("set", index=lo, state="up")
+        self.wires = wiring.Wires(name)
+        self.wires.change(wiring.set_up(wiring.LOOPBACK))
 
     def config(self, **_params: object) -> dict[str, object]:
         """Nothing: `Network` configures all nodes once all links are there."""
@@ -44,8 +44,8 @@ class _Quiet:
         """Containers bring their own."""
 
     def cleanup(self) -> None:
-        """Close the netlink socket; the namespace goes with the mount namespace of this process."""
-        self.netlink.close()
+        """Close the netlink socket."""
+        self.wires.close()
 
     terminate = cleanup
 
@@ -62,15 +62,8 @@ class NetlinkBridge(_Quiet, Switch):  # type: ignore[misc]
         return ""
 
     def start(self, _controllers: list[object]) -> None:
-        """Make the bridge and put every interface into it."""
-        self.netlink.link("add", ifname="br0", kind="bridge")
-        bridge = self.netlink.link_lookup(ifname="br0")[0]
-        for intf in self.intfList():
-            if intf.name == "lo":
-                continue
-            index = self.netlink.link_lookup(ifname=intf.name)[0]
-            self.netlink.link("set", index=index, master=bridge, state="up")
-        self.netlink.link("set", index=bridge, state="up")
+        """Make the bridge; `Network` puts the interfaces into it."""
+        self.wires.change(wiring.bridge(BRIDGE))
 
     def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 - Mininet's signature
         """Nothing: interfaces go with the namespace."""
@@ -89,27 +82,17 @@ class NetlinkLink(Link):  # type: ignore[misc]
     """A veth pair made by one netlink message."""
 
     mtu_bytes = 1500
-    super_packet_bytes = 65_536
 
     @classmethod
     def makeIntfPair(  # noqa: N802 - Mininet's name
         cls, intfname1: str, intfname2: str, _addr1: str, _addr2: str, node1: Any, node2: Any, **_: Any
     ) -> None:
         """One end in each node's namespace."""
-        node1.netlink.link(
-            "add",
-            ifname=intfname1,
-            kind="veth",
-            mtu=cls.mtu_bytes,
-            peer={
-                "ifname": intfname2,
-                "mtu": cls.mtu_bytes,
-                "net_ns_fd": str(namespaces.NETNS_DIR / node2.name),
-            },
-        )
-        for node, name in ((node1, intfname1), (node2, intfname2)):
-            index = node.netlink.link_lookup(ifname=name)[0]
-            node.netlink.link("set", index=index, gso_ipv4_max_size=cls.super_packet_bytes)
+        there = os.open(namespaces.NETNS_DIR / node2.name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            node1.wires.change(wiring.veth(intfname1, intfname2, there, cls.mtu_bytes))
+        finally:
+            os.close(there)
 
 
 class Network:
@@ -126,9 +109,7 @@ class Network:
         ecn: bool = False,
     ) -> None:
         """`ecn`: hosts ask for ECN on every TCP connection (RFC 3168), not only where dctcp needs it."""
-        attributes.install()
-        sizes = {"mtu_bytes": mtu_bytes, "super_packet_bytes": super_packet_bytes}
-        link = type("SizedLink", (NetlinkLink,), sizes)
+        link = type("SizedLink", (NetlinkLink,), {"mtu_bytes": mtu_bytes})
         Mininet.inited = True  # its init() only raises limits of this machine, by shell
         self._net = _Net(
             topo=TOPOLOGIES[topology](**params),
@@ -142,12 +123,15 @@ class Network:
         for node in [*self._net.hosts, *self._net.switches]:
             sysctl.for_namespace(node.name, window_bytes, forward="routes" in node.params, ecn=ecn)
         self._net.start()
+        found = {node.name: node.wires.interfaces() for node in [*self._net.hosts, *self._net.switches]}
         for node in self._net.hosts:
-            _configure(node)
+            _configure(node, found[node.name], super_packet_bytes)
+        for switch in self._net.switches:
+            _join(switch, found[switch.name], super_packet_bytes)
         for link in self._net.links:
             if all("routes" in intf.node.params for intf in (link.intf1, link.intf2)):
-                _introduce(link.intf1, link.intf2)
-                _introduce(link.intf2, link.intf1)
+                _introduce(link.intf1, link.intf2, found)
+                _introduce(link.intf2, link.intf1, found)
         self._settle()
 
     def _settle(self) -> None:
@@ -170,10 +154,6 @@ class Network:
         """The nodes where connections end: all but routers and switches."""
         return [node.name for node in self._net.hosts if "routes" not in node.params]
 
-    def netlink(self, name: str) -> IPRoute:
-        """The netlink socket inside the node's namespace."""
-        return self._net[name].netlink
-
     def address(self, name: str) -> str:
         """The node's first IPv4 address, without the prefix length."""
         return str(self._net[name].params["ip"]).split("/")[0]
@@ -194,35 +174,38 @@ class _Net(Mininet):  # type: ignore[misc]
 
 
 def _is_up(node: Any) -> bool:
-    """Whether all interfaces of a node but its loopback are operational (RFC 2863)."""
-    links = node.netlink.get_links()
-    states = {link.get_attr("IFLA_IFNAME"): link.get_attr("IFLA_OPERSTATE") for link in links}
-    return all(state == "UP" for name, state in states.items() if name != "lo")
+    """Whether all interfaces of a node but its loopback pass packets."""
+    return all(one.passes_packets for name, one in node.wires.interfaces().items() if name != "lo")
 
 
-def _introduce(intf: Any, other: Any) -> None:
+def _introduce(intf: Any, other: Any, found: Found) -> None:
     """Routers know each other for good: no address resolution is lost, or counted, on the WAN."""
-    index, there = (one.node.netlink.link_lookup(ifname=one.name)[0] for one in (intf, other))
-    (peer,) = other.node.netlink.link("get", index=there)
-    address = other.address.split("/")[0]
-    intf.node.netlink.neigh(
-        "add", ifindex=index, dst=address, lladdr=peer.get_attr("IFLA_ADDRESS"), state="permanent"
-    )
+    index, peer = found[intf.node.name][intf.name].index, found[other.node.name][other.name]
+    intf.node.wires.change(wiring.neighbour(index, other.address.split("/")[0], peer.lladdr))
 
 
-def _configure(node: Any) -> None:
+def _configure(node: Any, interfaces: dict[str, wiring.Interface], super_packet_bytes: int) -> None:
     """Addresses and routes of one node, as its topology parameters say."""
-    netlink, params = node.netlink, node.params
+    params = node.params
+    changes = []
     for number, intf in enumerate(node.intfList()):
-        index = netlink.link_lookup(ifname=intf.name)[0]
+        index = interfaces[intf.name].index
         address = intf.address or (params["ip"] if number == 0 else None)
         if address is None:
             raise ShapingError(Problem(f"topology: {intf.name}", "has no address"))
-        host, prefixlen = address.split("/")
-        netlink.link("set", index=index, state="up")
-        netlink.addr("add", index=index, address=host, prefixlen=int(prefixlen))
+        changes.append(wiring.set_up(index, super_packet_bytes=super_packet_bytes))
+        changes.append(wiring.address(index, address))
     if "defaultRoute" in params:
-        netlink.route("add", dst="default", gateway=params["defaultRoute"].removeprefix("via "))
-    if "routes" in params:
-        for destination, gateway in params["routes"]:
-            netlink.route("add", dst=destination, gateway=gateway)
+        changes.append(wiring.route("0.0.0.0/0", params["defaultRoute"].removeprefix("via ")))
+    changes += [wiring.route(destination, gateway) for destination, gateway in params.get("routes", ())]
+    node.wires.change(*changes)
+
+
+def _join(switch: Any, interfaces: dict[str, wiring.Interface], super_packet_bytes: int) -> None:
+    """Put every interface of a switch into its bridge."""
+    bridge = interfaces[BRIDGE].index
+    ports = [interfaces[intf.name].index for intf in switch.intfList() if intf.name != "lo"]
+    switch.wires.change(
+        *(wiring.set_up(port, master=bridge, super_packet_bytes=super_packet_bytes) for port in ports),
+        wiring.set_up(bridge),
+    )

@@ -13,9 +13,8 @@ tenant host stands for everybody else in its datacenter. Stock Mininet can draw 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from mininet.node import Node
 from mininet.topo import Topo
 
 A_PREFIX, B_PREFIX = "10.1.0", "10.2.0"
@@ -23,16 +22,23 @@ WAN_A, WAN_B = "10.9.1", "10.9.2"
 ROUTER_ID, CLIENT_ID, TENANT_ID, GATEWAY_ID = 100, 101, 200, 254
 
 
-class Router(Node):  # type: ignore[misc]
-    """A node that forwards; `routes` are (destination, gateway) pairs."""
+def router(name: str, **params: object) -> Any:
+    """Make a node that forwards; `routes` are (destination, gateway) pairs.
 
-    def config(self, routes: tuple[tuple[str, str], ...] = (), **params: object) -> dict[str, object]:
-        """Used by stock Mininet only; the testbed sets the same through netlink."""
-        result: dict[str, object] = super().config(**params)
-        self.cmd("sysctl -w net.ipv4.ip_forward=1")
-        for destination, gateway in routes:
-            self.cmd(f"ip route replace {destination} via {gateway}")
-        return result
+    Used by stock Mininet only; the testbed does the same through netlink. So `mininet.node`, which loads
+    all of setuptools for a version number, is left out until a node is wanted.
+    """
+    from mininet.node import Node  # noqa: PLC0415 - see above
+
+    class Router(Node):  # type: ignore[misc]
+        def config(self, routes: tuple[tuple[str, str], ...] = (), **params: object) -> dict[str, object]:
+            result: dict[str, object] = super().config(**params)
+            self.cmd("sysctl -w net.ipv4.ip_forward=1")
+            for destination, gateway in routes:
+                self.cmd(f"ip route replace {destination} via {gateway}")
+            return result
+
+    return Router(name, **params)
 
 
 class TwoDC(Topo):  # type: ignore[misc]
@@ -55,19 +61,19 @@ class TwoDC(Topo):  # type: ignore[misc]
         self.addSwitch("sw-b", dpid="2")
         self.addHost(
             "edge-a",
-            cls=Router,
+            cls=router,
             ip=f"{A_PREFIX}.{GATEWAY_ID}/24",
             routes=((f"{B_PREFIX}.0/24", f"{WAN_A}.2"), (f"{WAN_B}.0/24", f"{WAN_A}.2")),
         )
         self.addHost(
             "wan",
-            cls=Router,
+            cls=router,
             ip=f"{WAN_A}.2/24",
             routes=((f"{A_PREFIX}.0/24", f"{WAN_A}.1"), (f"{B_PREFIX}.0/24", f"{WAN_B}.1")),
         )
         self.addHost(
             "edge-b",
-            cls=Router,
+            cls=router,
             ip=f"{B_PREFIX}.{GATEWAY_ID}/24",
             routes=((f"{A_PREFIX}.0/24", f"{WAN_B}.2"), (f"{WAN_A}.0/24", f"{WAN_B}.2")),
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-POLL_MS = 50
+POLL_MS = 10
 
 
 class OutlivedError(Exception):

@@ -15,11 +15,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from testbed import audit, expect, record, verdict
+from testbed import verdict
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
-from testbed.report import page
 from testbed.rundir import RunDir
 
 app = typer.Typer(add_completion=False)
@@ -27,6 +26,9 @@ app = typer.Typer(add_completion=False)
 
 def rebuild(run: RunDir) -> verdict.Verdict:
     """Make record, verdict.json, junit.xml and report.html from the journal; ScenarioError without a plan."""
+    from testbed import audit, expect, record  # noqa: PLC0415 - half a second, which `--help` does not need
+    from testbed.report import page  # noqa: PLC0415 - same
+
     plan = _plan(run)
     tables = record.build(run, plan)
     findings = audit.judge(plan, tables)

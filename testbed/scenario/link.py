@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, field_validator, model_validator
 
 from testbed import units
-from testbed.scenario.presets import PRESETS
+from testbed.scenario.presets import presets
 from testbed.scenario.quantities import (
     NETEM_LOSS_STEP,
     Buffer,
@@ -329,13 +329,14 @@ class LinkDirection(LinkOptions):
         """
         if not isinstance(data, dict) or not isinstance(data.get("preset"), str):
             return data
-        return {**PRESETS.get(data["preset"], next(iter(PRESETS.values()))), **data}
+        known = presets()
+        return {**known.get(data["preset"], next(iter(known.values()))), **data}
 
     @field_validator("preset")
     @classmethod
     def _known(cls, preset: str | None) -> str | None:
-        if preset is not None and preset not in PRESETS:
-            raise refusal(f"unknown preset {preset}", ", ".join(PRESETS), did_you_mean(preset, PRESETS))
+        if preset is not None and preset not in presets():
+            raise refusal(f"unknown preset {preset}", ", ".join(presets()), did_you_mean(preset, presets()))
         return preset
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
 from testbed.scenario.source import parse_source
 
-PRESETS: Final[dict[str, dict[str, Any]]] = parse_source(
-    "presets.yaml", (files("testbed.scenario") / "presets.yaml").read_bytes()
-).data
-"""By name: the keys of a direction, as a scenario would write them."""
+TEXT = files("testbed.scenario") / "presets.yaml"
+
+
+@cache
+def presets() -> dict[str, dict[str, Any]]:
+    """By name: the keys of a direction, as a scenario would write them. Read for who names one."""
+    read: dict[str, dict[str, Any]] = parse_source("presets.yaml", TEXT.read_bytes()).data
+    return read

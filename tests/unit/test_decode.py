@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-import selectors
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,38 +15,17 @@ from agents.decode import Decode
 from agents.profiles import PROFILES
 from agents.transport.receiver import Arrival
 from tests.unit.agent_config import make_config
+from tests.unit.jumping_loop import JumpingLoop
 
 STEP_NS = 25_000_000
 BATCH = PROFILES["h20"].bs_max
 MS = 1_000_000
 
 
-class _Jump(selectors.SelectSelector):
-    """Never waits: moves the clock to the moment up to which it should have waited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_ns = 0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "everybody waits for ever"
-        self.now_ns += math.ceil(max(0, timeout) * 1e9)
-        return super().select(0)
-
-
-class _JumpingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.jump = _Jump()
-        super().__init__(self.jump)
-
-    def time(self) -> float:
-        return self.jump.now_ns / 1e9
-
-
 class Bench:
     """A decode instance without sockets: KV arrives when told, the router's end keeps what was said."""
 
-    def __init__(self, journal: Path, loop: _JumpingLoop) -> None:
+    def __init__(self, journal: Path, loop: JumpingLoop) -> None:
         settings = make_config("decode-b2", journal)
         self._path, self._loop = Path(settings.journal), loop
         self.decode = Decode(settings)
@@ -95,9 +72,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario]
     """Run a scenario against a fresh instance, in no time."""
 
     def run(scenario: Scenario) -> Bench:
-        with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
+        with asyncio.Runner(loop_factory=JumpingLoop) as runner:
             loop = runner.get_loop()
-            assert isinstance(loop, _JumpingLoop)
+            assert isinstance(loop, JumpingLoop)
             monkeypatch.setattr(time, "monotonic_ns", lambda: loop.jump.now_ns)
 
             async def prepared() -> Bench:

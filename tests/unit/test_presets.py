@@ -9,7 +9,7 @@ import pytest
 from testbed.plan import (
     DIRECTIONS,
 )
-from testbed.scenario.presets import PRESETS
+from testbed.scenario.presets import presets
 from tests.unit.link_plans import MS, S, changes, planned
 
 
@@ -44,7 +44,7 @@ def test_noise_of_one_direction_is_not_that_of_the_other() -> None:
     assert changes(planned(*words, seed=2)) != changes(plan)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", presets())
 def test_presets_make_a_plan(name: str) -> None:
     """Every preset is a whole direction that resolves as it stands."""
     plan = planned(f"link.a_to_b={{preset: {name}}}", f"link.b_to_a={{preset: {name}}}")
@@ -60,7 +60,7 @@ def test_presets_are_those_of_the_measurements() -> None:
         "cross-cloud": 1e-5,
     }
     trips = {}
-    for name in PRESETS:
+    for name in presets():
         state = planned(f"link.a_to_b={{preset: {name}}}").link["a_to_b"]
         trips[name] = 2 * state.delay_ns / MS
         loss = state.loss

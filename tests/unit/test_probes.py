@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from testbed import probes
+from testbed import probe_templates, probes
 from testbed.plan import Slot
 from testbed.probes import Seen, numbered, told
 from testbed.rundir import RunDir
@@ -18,7 +18,7 @@ ETHERNET = bytes(range(12)) + b"\x08\x00"
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     run = RunDir(tmp_path_factory.mktemp("run"))
-    probes.write_templates(run, make_plan(requests=0))
+    probe_templates.write(run, make_plan(requests=0))
     made = msgspec.json.decode(run.probes.read_bytes(), type=dict[str, bytes])
     there, back = IP(made["a_to_b"]), IP(made["b_to_a"])
     assert (there.src, there.dst) == (back.dst, back.src) == ("10.1.0.200", "10.2.0.200")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from testbed import cli, run
+from testbed import cli, probe_templates, run
 from testbed.command import run_command
 from testbed.errors import KernelError, Problem, ScenarioError
 from testbed.kernel import Clock, Needs, build
@@ -196,3 +198,35 @@ def test_a_run_that_did_not_end_is_unknown(
     assert "UNKNOWN" in said
     assert cause in said
     assert cause in directory.report.read_text()
+
+
+def test_a_guest_need_not_wait_for_what_judges() -> None:
+    """Neither the tables nor what Mininet and scapy drag along are loaded before the guest is started."""
+    late = {
+        "polars",
+        "scapy",
+        "setuptools",
+        "mininet.node",
+        "pyroute2",
+        "testbed.audit",
+        "testbed.report.page",
+    }
+    code = f"import sys, testbed.cli; print(sorted({late} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
+
+
+def test_probes_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time they come from the cache; where nothing can be kept they are made each time."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("TESTBED_CACHE", str(cache))
+    first, second, third = (RunDir(tmp_path / name) for name in ("first", "second", "third"))
+    for one in (first, second, third):
+        one.path.mkdir()
+    probe_templates.write(first, make_plan())
+    monkeypatch.setattr(probe_templates, "_templates", lambda _plan: {})
+    probe_templates.write(second, make_plan())
+    assert second.probes.read_bytes() == first.probes.read_bytes() != b"{}"
+    monkeypatch.setenv("TESTBED_CACHE", str(first.probes))
+    probe_templates.write(third, make_plan())
+    assert third.probes.read_bytes() == b"{}"
