@@ -1,23 +1,39 @@
-"""manifest.json: what a run was made of, and what its result depends on."""
+"""manifest.json: what a run was made of, and all that its record depends on (docs/determinism.md)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
-from collections.abc import Mapping
-from importlib.metadata import version
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from testbed import record
-from testbed.kernel.build import find_kernel
+from testbed.capture.tcpdump import PATH
+from testbed.kernel import digest
+from testbed.kernel.image import PACKAGES as OWN_PACKAGES
+from testbed.kernel.image import PROJECT
 from testbed.plan import Plan
 from testbed.rundir import RunDir
 
-PACKAGES = ("fastapi", "httpx", "mininet", "msgspec", "numpy", "polars", "pyroute2", "uvicorn", "xxhash")
+PACKAGES = ("fastapi", "httptools", "mininet", "msgspec", "numpy", "polars", "pyroute2", "uvicorn", "xxhash")
+"""Named with their versions; the digest is over all that are installed."""
+PROGRAMS = ("crun", "ip", "mnexec", "mount", "sh", "tcpdump")
+"""What a run starts, of this machine's own."""
+SHORT = 16
+"""Hexadecimal digits of a digest that only has to tell two machines apart."""
 
 
 def write(
@@ -37,28 +53,110 @@ def write(
         "name": plan.name,
         "seed": plan.seed,
         "scale": plan.scale,
-        "kernel": kernel,
-        "kernel_sha256": _kernel_sha256() if kernel == "uml" else platform.release(),
         "clock": clock,
         "command": command,
         "virtual_s": (ends or lasts or [0.0])[-1],
         "wall_s": round(wall_s, 3),
         "record_digest": record.digest_tables(tables),
-        "host_cpu": _cpu(),
-        "python": platform.python_version(),
+        "scenario_sha256": _of_file(run.scenario),
+        "plan_sha256": _of_file(run.plan),
+        "kernel": kernel,
+        **(_host() if kernel == "host" else _guest(run)),
+        "version": _version(),
+        **_commit(),
+        "host_cpu": _cpu("model name"),
+        "host_cpu_stepping": "/".join(_cpu(name) for name in ("cpu family", "model", "stepping")),
+        "host_cpu_flags": _short(_cpu("flags").split()),
+        "user": "root" if os.geteuid() == 0 else "ordinary",
+        "python": sys.version,
+        "libc": os.confstr("CS_GNU_LIBC_VERSION"),
         "packages": {name: version(name) for name in PACKAGES},
+        "packages_digest": _short(_installed()),
+        "stale_byte_code": _stale(),
+        "programs": dict(_programs()),
     }
     run.manifest.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
 
 
-def _kernel_sha256() -> str:
-    path = find_kernel()
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path else ""
+def _guest(run: RunDir) -> dict[str, Any]:
+    """What the guest was when it booted."""
+    noted: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        noted = json.loads(run.guest.read_bytes())
+    return noted
 
 
-def _cpu() -> str:
+def _host() -> dict[str, Any]:
+    """The same of a run in this machine's kernel and straight from the checkout."""
+    return {"kernel_name": platform.release(), "project_sha256": digest.of_project(PROJECT)}
+
+
+def _of_file(path: Path) -> str:
+    return digest.of_file(path) if path.is_file() else ""
+
+
+def _short(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:SHORT]
+
+
+def _version() -> str:
+    """Of the project, as it lies here or as it was installed."""
+    with suppress(OSError, KeyError):
+        return str(
+            tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+        )
+    with suppress(PackageNotFoundError):
+        return version("testbed")
+    return ""
+
+
+def _commit() -> dict[str, Any]:
+    """Where the checkout stands; nothing where it is none, or git does not trust its owner."""
+    if not (PROJECT / ".git").exists() or shutil.which("git") is None:
+        return {}
+    status = ["git", "-C", str(PROJECT), "status", "--porcelain=v2", "--branch", "--untracked-files=all"]
+    ended = subprocess.run([*status, "--", *OWN_PACKAGES], capture_output=True, text=True, check=False)
+    lines = ended.stdout.splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    return {"commit": commits[0], "changed_files": sum(line[0] != "#" for line in lines)} if commits else {}
+
+
+def _cpu(name: str) -> str:
+    """A line of the first processor in /proc/cpuinfo; empty where this kind of processor has none."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("model name"):
+        if line.partition(":")[0].strip() == name:
             return line.partition(":")[2].strip()
-    return platform.machine()
+    return ""
+
+
+def _installed() -> list[str]:
+    """Names and versions of all installed packages, from the names of their directories."""
+    return sorted(path.name for path in Path(sysconfig.get_path("purelib")).glob("*.dist-info"))
+
+
+def _stale() -> list[str]:
+    """Installed packages that Python compiles anew at each start, which takes virtual time.
+
+    Looked at is the first module of those that this process has loaded. Format of byte code: PEP 552.
+    """
+    site = sysconfig.get_path("purelib")
+    stale = []
+    for name, module in sorted(sys.modules.items()):
+        source, cached = getattr(module, "__file__", None), getattr(module, "__cached__", None)
+        if "." in name or not source or not cached or not source.startswith(site):
+            continue
+        status = Path(source).stat()
+        with suppress(OSError), Path(cached).open("rb") as file:
+            flags, modified_s, size = struct.unpack("<4xLLL", file.read(16))
+            if flags or (modified_s, size) == (int(status.st_mtime) % 2**32, status.st_size):
+                continue
+        stale.append(name)
+    return stale
+
+
+def _programs() -> Iterable[tuple[str, str]]:
+    """The programs that a run starts, and what they contain; those that are missing are left out."""
+    found = {name: shutil.which(name, path=PATH) for name in PROGRAMS}
+    found["python"] = os.path.realpath(sys.executable)
+    return [(name, digest.of_file(Path(path))[:SHORT]) for name, path in sorted(found.items()) if path]

@@ -4,7 +4,8 @@ runs/<scenario>-<seed>[-n]/
   scenario.yaml   the scenario as read, byte for byte
   plan.json       what `resolve` made of it: all that `inside` needs
   probes.json     a probe for each direction of the link, as scapy makes it (base64)
-  manifest.json   versions, kernel, seed, host CPU, wall and virtual seconds, record_digest
+  manifest.json   what the record depends on: seed, versions, hashes, CPU; how long it took; record_digest
+  guest.json      the kernel and the project as they were when the guest booted (not with --kernel host)
   outcome.json    what `inside` says of itself: finished or not, and why
   journal/        one JSON-lines file per writer, appended from the first event on
   record/         Parquet tables made from the journal
@@ -61,6 +62,10 @@ class RunDir:
     @property
     def pcap(self) -> Path:
         return self.path / "pcap"
+
+    @property
+    def guest(self) -> Path:
+        return self.path / "guest.json"
 
     @property
     def verdict(self) -> Path:

@@ -12,6 +12,10 @@ power_off() {
 }
 trap power_off EXIT
 
+# each look at a path costs virtual time, so `mount` looks at none that may differ between machines: not at those
+# that it is given (-c), not for /sbin/mount.* (-i), not for /run/mount (-n)
+mount() { command mount -cin "$@"; }
+
 mount -t proc proc /proc
 stty -opost
 
@@ -21,16 +25,15 @@ root=/sys/root
 mkdir /sys/upper /sys/work /sys/host $root
 mount -t overlay overlay -o lowerdir=/,upperdir=/sys/upper,workdir=/sys/work $root
 # a second one, writable; noatime, because whether a file was read before must not matter
-mount -t hostfs -o noatime hostfs /sys/host
+mount -t hostfs -o noatime none /sys/host
 
 for directory in /tmp /run /dev /proc; do mkdir -p $root$directory; done
 mount -t tmpfs -o mode=1777 tmpfs $root/tmp
 mount -t tmpfs -o mode=755 tmpfs $root/run
 mkdir -p $root/run/netns $root/run/testbed/run $root/opt/testbed
-# each look at a path costs virtual time, so `mount` must not walk through paths that differ between machines
-cd "/sys/host$RUN_DIR" && mount -c --bind . $root/run/testbed/run
-cd "$IMAGE" && mount -c --bind . $root/opt/testbed
-cd "$SITE" && mount -c --bind . $root/opt/testbed/$SITE_TARGET
+cd "/sys/host$RUN_DIR" && mount --bind . $root/run/testbed/run
+cd "$IMAGE" && mount --bind . $root/opt/testbed
+cd "$SITE" && mount --bind . $root/opt/testbed/$SITE_TARGET
 mount -t devtmpfs devtmpfs $root/dev
 mkdir -p $root/dev/pts $root/dev/shm
 mount -t devpts -o mode=620,ptmxmode=666 devpts $root/dev/pts

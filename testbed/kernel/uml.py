@@ -1,16 +1,20 @@
 """User-Mode Linux: a kernel that runs as an ordinary process, with a clock of its own.
 
 With `time-travel=inf-cpu` the guest's clock moves only while everything in it sleeps. Nothing of the
-host that can differ between two runs reaches the guest: environment, terminal, process ids, entropy,
-the wall clock, the place of the checkout and of the run directory.
+host that can differ between two runs reaches the guest: environment, terminal, limits, process ids,
+entropy, addresses, the wall clock, the place of the checkout and of the run directory
+(docs/determinism.md).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import shlex
 import shutil
 import signal
+import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.errors import KernelError, MachineError, Problem
-from testbed.kernel import Clock, Needs, image
+from testbed.kernel import Clock, Needs, digest, image
 from testbed.kernel.build import cache_dir, find_kernel, places
 from testbed.kernel.cpu import reserved
 from testbed.kernel.supervise import OutlivedError, supervise
@@ -28,6 +32,8 @@ WHERE = "--kernel uml"
 BOOT_NS = 1_735_689_600_000_000_000
 """Every guest boots on 1 January 2025, 00:00 UTC."""
 MIN_MEMORY_BYTES = 1 << 30
+MIN_OPEN_FILES = 1024
+"""Runs with few agents have 350 open, each kind of program with its libraries counted once."""
 POWER_OFF_NOISE = ("sysrq: Power Off", "reboot: Power down")
 
 
@@ -79,9 +85,18 @@ class Uml:
             )
         problems += [
             Problem(WHERE, f"the program {program} is missing", next_step="make setup")
-            for program in ("setpriv", "prlimit", "taskset", "pivot_root", "ip", "stty")
+            for program in ("setpriv", "prlimit", "setarch", "taskset", "pivot_root", "ip", "stty")
             if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None
         ]
+        if most_open_files() < MIN_OPEN_FILES:
+            problems.append(
+                Problem(
+                    WHERE,
+                    f"this user may have {most_open_files()} files open (ulimit -Hn)",
+                    allowed=f"{MIN_OPEN_FILES} or more",
+                    next_step="raise that limit: /etc/security/limits.conf, or the container's",
+                )
+            )
         if _memory_place(MIN_MEMORY_BYTES) is None:
             problems.append(_no_memory_problem(MIN_MEMORY_BYTES))
         return problems
@@ -103,10 +118,14 @@ class Uml:
             tempfile.TemporaryDirectory(prefix="testbed-", dir=_scratch_place()) as scratch,
             reserved() as processor,
         ):
-            self._prepare(Path(scratch), run_dir)
+            project = image.provide(cache_dir(), Path(scratch))
+            self._prepare(Path(scratch), run_dir, project)
+            fixed = fixed_addresses()
+            _note(run_dir, kernel, project, fixed=fixed)
+            start = [*_same_everywhere(fixed=fixed), "taskset", "-c", str(processor)]
             try:
                 status = supervise(
-                    ["taskset", "-c", str(processor), str(kernel), *_boot_arguments(needs)],
+                    [*start, str(kernel), *_boot_arguments(needs)],
                     cwd=Path(scratch),
                     env={"PATH": "/usr/bin:/bin", "HOME": scratch, "TMPDIR": str(memory)},
                     log=RunDir(run_dir).console,
@@ -118,12 +137,11 @@ class Uml:
                 raise KernelError(_outlived_problem(needs.wall_limit_s)) from None
         _judge(status, console, needs, RunDir(run_dir).console)
 
-    def _prepare(self, scratch: Path, run_dir: Path) -> None:
-        """Write the guest's first program and the project it runs."""
-        image.write(scratch / "image", cache_dir())
+    def _prepare(self, scratch: Path, run_dir: Path, project: Path) -> None:
+        """Write the guest's first program, which finds everything else."""
         settings = {
             "RUN_DIR": str(run_dir.resolve()),
-            "IMAGE": str(scratch / "image"),
+            "IMAGE": str(project),
             "SITE": sysconfig.get_path("purelib"),
             "SITE_TARGET": image.guest_site_packages(),
         }
@@ -133,6 +151,38 @@ class Uml:
             + Path(__file__).with_name("init.sh").read_text(encoding="utf-8"),
             encoding="utf-8",
         )
+
+
+def fixed_addresses() -> bool:
+    """Whether this user may switch address randomization off; Docker's default profile forbids it."""
+    return subprocess.run(["setarch", "-R", "true"], check=False, capture_output=True).returncode == 0
+
+
+def most_open_files() -> int:
+    """How many files this user's processes may have open at most."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def _same_everywhere(*, fixed: bool) -> list[str]:
+    """What the kernel must be started through to have the same memory and files on each boot.
+
+    Where the host puts its heap decides how much memory the guest has left, and that when TCP
+    acknowledges. Each of the host's files that the guest has looked at, the kernel has open.
+    """
+    start = ["prlimit", f"--nofile={most_open_files()}:"]
+    return [*start, "setarch", "-R"] if fixed else start
+
+
+def _note(run_dir: Path, kernel: Path, project: Path, *, fixed: bool) -> None:
+    """Keep what this guest is made of: both can be another one by the time it has ended."""
+    made_of = {
+        "kernel_name": kernel.parent.name,
+        "kernel_sha256": digest.of_file(kernel),
+        "project_sha256": digest.of_project(project),
+        "fixed_addresses": fixed,
+    }
+    RunDir(run_dir).guest.write_text(json.dumps(made_of), encoding="utf-8")
 
 
 def _boot_arguments(needs: Needs) -> list[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from testbed import record, sameness
+from testbed.rundir import RunDir
 from testbed.sameness import Difference, first_difference
+from testbed.units import NS_PER_S
 from tests.unit.synthetic_plan import make_plan
 from tests.unit.synthetic_run import write_run
 
@@ -59,6 +63,19 @@ def test_the_earliest_of_several_is_told(tables: Tables) -> None:
     assert (found.table, found.row) == ("links", 2)
 
 
+def test_a_row_counts_from_when_it_parts(tables: Tables) -> None:
+    """A request that arrived early and ended late differs when its end does, not when it arrived."""
+    end_s = tables["requests"]["end_s"][0]
+    ended = changed(tables, "requests", 0, "end_s", end_s + 1)
+    between = int((tables["links"]["t_s"] < end_s).sum()) - 1
+    found = first_difference(tables, ended)
+    assert found is not None
+    assert (found.row, found.t_s, found.column) == (0, end_s, "end_s")
+    found = first_difference(tables, changed(ended, "links", between, "drops", 99))
+    assert found is not None
+    assert (found.table, found.row) == ("links", between)
+
+
 def test_a_missing_row_is_a_difference(tables: Tables) -> None:
     """The record that is longer says when."""
     shorter = {**tables, "tcp": tables["tcp"].head(tables["tcp"].height - 1)}
@@ -68,18 +85,53 @@ def test_a_missing_row_is_a_difference(tables: Tables) -> None:
         assert found.t_s == tables["tcp"]["t_s"][-1]
 
 
-def test_files_are_compared_byte_for_byte(tmp_path: Path) -> None:
-    """Equal, different, cut short, and there in one run only."""
-    one, two = tmp_path / "one", tmp_path / "two"
-    for place, contents in (
-        (one, {"same": b"x" * 9, "other": b"a" * 2_000_000 + b"b", "cut": b"123", "alone": b""}),
-        (two, {"same": b"x" * 9, "other": b"a" * 2_000_000 + b"c", "cut": b"12"}),
-    ):
-        (place / "pcap").mkdir(parents=True)
-        for name, content in contents.items():
-            (place / f"pcap/{name}.pcap").write_bytes(content)
-    assert list(sameness.differing_files(one, two, "pcap/*.pcap")) == [
-        "pcap/alone.pcap: only one of the runs has it",
-        "pcap/cut.pcap: differs from byte 2 on",
-        "pcap/other.pcap: differs from byte 2000000 on",
-    ]
+def capture(times_ns: list[int], payload: bytes = b"payload", cut: int = 0) -> bytes:
+    """A file as tcpdump writes it, with packets at these moments since 1970, without its last `cut` bytes."""
+    file = struct.pack("<LHHLLLL", 0xA1B23C4D, 2, 4, 0, 0, 96, 1)
+    for t_ns in times_ns:
+        size = len(payload)
+        file += struct.pack("<LLLL", t_ns // NS_PER_S, t_ns % NS_PER_S, size, size) + payload
+    return file[: len(file) - cut]
+
+
+T0_NS = 1_735_689_600 * NS_PER_S
+MOMENTS_NS = [T0_NS + 1_000, T0_NS + 2_000, T0_NS + NS_PER_S]
+WHOLE = capture(MOMENTS_NS)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (WHOLE, []),
+        (None, [": only one of the runs has it"]),
+        (
+            capture([*MOMENTS_NS[:2], MOMENTS_NS[2] + 512]),
+            [", packet 2 at 1.000000000 virtual s: it is at 1.000000512 in the second run"],
+        ),
+        (
+            capture(MOMENTS_NS, b"paYload"),
+            [", packet 0 at 0.000001000 virtual s: byte 42 of the file differs"],
+        ),
+        (capture(MOMENTS_NS[:2]), [", packet 2 at 1.000000000 virtual s: only one of the runs has it"]),
+        (
+            capture([*MOMENTS_NS, MOMENTS_NS[2] + 1]),
+            [", packet 3 at 1.000000001 virtual s: only one of the runs has it"],
+        ),
+        (capture(MOMENTS_NS, cut=1), [", packet 2 at 1.000000000 virtual s: byte 92 of the file differs"]),
+        (b"\0" + WHOLE[1:], [", byte 0: the headers of the files differ"]),
+        (b"", [", byte 0: the headers of the files differ"]),
+    ],
+)
+def test_the_packet_is_named_in_which_captures_part(
+    second: bytes | None, said: list[str], tmp_path: Path
+) -> None:
+    """Its number and virtual time; a capture that only one run has, or that is cut off, is a difference."""
+    one, two = RunDir(tmp_path / "one"), RunDir(tmp_path / "two")
+    for run, content in ((one, WHOLE), (two, second)):
+        run.pcap.mkdir(parents=True)
+        if content is not None:
+            (run.pcap / "eth0.pcap").write_bytes(content)
+    began = {"t_s": [-0.5], "kind": ["capture"], "name": ["eth0"]}
+    events = pl.DataFrame({**began, "detail": [json.dumps({"realtime_ns": T0_NS - NS_PER_S // 2})]})
+    found = list(sameness.differing_captures(one, two, events))
+    assert found == [f"pcap/eth0.pcap{text}" for text in said]
