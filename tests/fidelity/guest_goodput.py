@@ -10,7 +10,7 @@ from guest_bench import Results, link
 from guest_wan import Wan, open_streams, sleep_until
 
 SMALLEST_BUFFER_MS = 20
-SAMPLES_PER_BUFFER = 8
+SAMPLES_PER_BUFFER = 12
 MEASURED_BYTES = 100_000_000
 ROUND_TRIPS = 3
 CONGESTION_CONTROL = "cubic"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
 
 import guest_goodput
 import msgspec
@@ -155,9 +154,9 @@ async def ten_senders(wan: Wan, cap_bps: int) -> Results:
                 wan, 1, congestion_control="cubic", source=f"a{number}", pacing_bps=cap_bps
             )
         await asyncio.sleep(1)
-        before = asdict(wan.read())
+        before = msgspec.structs.asdict(wan.read())
         found[name] = {"payload_bps": await _payload_bps(streams, 2.0), "before": before}
-        found[name]["after"] = asdict(wan.read())
+        found[name]["after"] = msgspec.structs.asdict(wan.read())
         for stream in streams:
             stream.close()
         await wan.drained()
