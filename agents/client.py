@@ -49,13 +49,14 @@ class Client:
     async def _send(self, request: config.Request, deadline_ns: int) -> None:
         """One request from beginning to end; whatever happens, one line in the journal."""
         seen = _Seen(time.monotonic_ns())
+        deadline = asyncio.timeout((deadline_ns - seen.sent_ns) / 1e9)
         try:
-            async with asyncio.timeout((deadline_ns - seen.sent_ns) / 1e9):
+            async with deadline:
                 await self._stream(request, seen)
-        except TimeoutError:
-            seen.fail("no end before the deadline")
-        except OSError as error:
-            seen.fail(f"{type(error).__name__}: {error}")
+        except OSError as error:  # a timeout, too
+            seen.fail(
+                "no end before the deadline" if deadline.expired() else f"{type(error).__name__}: {error}"
+            )
         if seen.state is None:
             if seen.tokens == request.output_tokens:
                 seen.state = "completed"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import traceback
 from collections.abc import Callable
 from math import ceil
 
@@ -10,7 +12,7 @@ from math import ceil
 class Ticks:
     """Calls `tick` once per interval until it returns False; `wake` goes on at the grid's next moment.
 
-    A task that sleeps would be three system calls more each time.
+    A task that sleeps would be three system calls more each time. A tick that raises ends the program.
     """
 
     def __init__(self, interval_s: float, tick: Callable[[], bool]) -> None:
@@ -31,7 +33,12 @@ class Ticks:
 
     def _go(self) -> None:
         self._timer = None
-        if self._tick():
+        try:
+            again = self._tick()
+        except Exception:  # noqa: BLE001 - a loop that has ended in silence would look like one at rest
+            traceback.print_exc()
+            os._exit(1)
+        if again:
             self.wake()
 
     def stop(self) -> None:

@@ -151,5 +151,6 @@ def _cpu_model() -> str:
 
 
 def _git(*arguments: str) -> str:
-    ended = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    git = ["git", "--no-optional-locks"]
+    ended = subprocess.run([*git, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return ended.stdout.strip()

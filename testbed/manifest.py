@@ -115,8 +115,14 @@ def _commit() -> dict[str, Any]:
     """Where the checkout stands; nothing where it is none, or git does not trust its owner."""
     if not (PROJECT / ".git").exists() or shutil.which("git") is None:
         return {}
-    status = ["git", "-C", str(PROJECT), "status", "--porcelain=v2", "--branch", "--untracked-files=all"]
-    ended = subprocess.run([*status, "--", *OWN_PACKAGES], capture_output=True, text=True, check=False)
+    status = ["git", "--no-optional-locks", "-C", str(PROJECT), "status", "--porcelain=v2", "--branch"]
+    ended = subprocess.run(
+        [*status, "--untracked-files=all", "--", *OWN_PACKAGES],
+        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = ended.stdout.splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
     return {"commit": commits[0], "changed_files": sum(line[0] != "#" for line in lines)} if commits else {}

@@ -27,6 +27,7 @@ def write(run: RunDir, plan: Plan) -> None:
     cached = cache_dir() / "probes" / f"{sha256(repr(depends).encode()).hexdigest()}.json"
     try:
         made = cached.read_bytes()
+        image.used(cached)
     except OSError:
         made = msgspec.json.encode(_templates(plan))
         image.keep(cached, made)

@@ -12,6 +12,7 @@ import mmap
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 from xxhash import xxh3_64
@@ -138,22 +139,23 @@ class _Incoming:
         self._wait_for(min(self._header.size_bytes, LOW_WATER_BYTES))
 
     def _read_body(self) -> None:
-        """Take what is there of a chunk."""
+        """Take what is there of a chunk, then wait for no more than its rest."""
         assert self._header is not None
         left = self._header.size_bytes - self._have
         got = most = 0
-        while left and got == most:
-            if self._header.verified:
-                most = min(left, CHECKED_BYTES)
-                got = self._socket.recv_into(self._receiver.scratch, most)
-                self._sum.update(self._receiver.scratch[:got])
-            else:  # the kernel drops the bytes instead of copying them
-                most = min(left, SCRATCH_BYTES)
-                got = self._socket.recv_into(self._receiver.scratch, most, socket.MSG_TRUNC)
-            if not got:
-                raise ConnectionResetError
-            self._have += got
-            left -= got
+        with suppress(BlockingIOError):
+            while left and got == most:
+                if self._header.verified:
+                    most = min(left, CHECKED_BYTES)
+                    got = self._socket.recv_into(self._receiver.scratch, most)
+                    self._sum.update(self._receiver.scratch[:got])
+                else:  # the kernel drops the bytes instead of copying them
+                    most = min(left, SCRATCH_BYTES)
+                    got = self._socket.recv_into(self._receiver.scratch, most, socket.MSG_TRUNC)
+                if not got:
+                    raise ConnectionResetError
+                self._have += got
+                left -= got
         if left:
             self._wait_for(min(left, LOW_WATER_BYTES))
         else:

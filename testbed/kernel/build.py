@@ -26,8 +26,8 @@ from testbed.kernel.supervise import OutlivedError, supervise
 WHERE = "kernel build"
 RECIPE = Path(__file__).with_name("recipe")
 SOURCES = Path("/usr/src")
-OLDEST = (6, 8)
-"""Kernel that the recipe's patches were made for, or newer."""
+SERIES = (6, 12)
+"""The kernel that the recipe's patches were made for: Debian 12 and 13 both have it."""
 PROGRAMS = ("make", "gcc", "flex", "bison", "bc", "patch", "tar", "xz")
 ROOM_BYTES = 1 << 30
 WALL_LIMIT_S = 7200
@@ -160,7 +160,7 @@ def _problems(source: Path | None, cache: Path) -> list[Problem]:
             Problem(
                 WHERE,
                 f"no kernel source under {SOURCES}",
-                allowed="a package linux-source-6.8 or newer",
+                allowed="the package linux-source-6.12",
                 next_step="make setup",
             )
         )
@@ -183,13 +183,13 @@ def _problems(source: Path | None, cache: Path) -> list[Problem]:
 
 
 def _newest_source() -> Path | None:
-    """The newest of Debian's (linux-source-6.12.tar.xz) and Ubuntu's (linux-source-6.8.0/...) tarballs."""
+    """The newest tarball of the series: linux-source-6.12.tar.xz or linux-source-6.12.0/..."""
     found = {
         tuple(int(part) for part in match[1].split(".")): path
         for path in sorted([*SOURCES.glob("*.tar.*"), *SOURCES.glob("linux-source-*/*.tar.*")])
         if (match := re.fullmatch(r"linux-source-(\d+(?:\.\d+)+)\.tar\.\w+", path.name)) and path.is_file()
     }
-    found = {version: path for version, path in found.items() if version >= OLDEST}
+    found = {version: path for version, path in found.items() if version[:2] == SERIES}
     return found[max(found)] if found else None
 
 

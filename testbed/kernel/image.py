@@ -3,7 +3,7 @@
 A copy, because the guest mounts it at a fixed path (the place of the checkout cannot reach a result),
 because an edit during a run must not change the run, and because byte code beside it makes imports in
 the guest ten times cheaper. It is kept under the hash of all that is in it: creating its 300 files takes
-longer than booting, reading the sources 5 ms. Byte code has a cache of its own, so that after an edit
+almost as long as booting, reading the sources 5 ms. Byte code has a cache of its own, so that after an edit
 only what was edited is compiled.
 """
 
@@ -43,14 +43,13 @@ def provide(cache: Path, scratch: Path) -> Path:
     interpreter = os.path.realpath(sys.executable)
     described = repr((importlib.util.MAGIC_NUMBER, sys.version_info[:2], interpreter, files))
     place = cache.resolve() / "images" / hashlib.sha256(described.encode()).hexdigest()[:16]
-    with contextlib.suppress(OSError):
-        os.utime(place)  # in use
-    if not place.is_dir():
-        try:
+    try:
+        if not place.is_dir():
             _keep_image(place, files, cache)
-        except OSError:
-            place = scratch / "image"
-            _write(place, files, cache)
+        os.utime(place)  # in use; somebody else's may be gone tomorrow, and may be closed to us
+    except OSError:
+        place = scratch / "image"
+        _write(place, files, cache)
     return place
 
 
@@ -119,7 +118,7 @@ def _compile(source: Path, content: bytes, image: Path, cache: Path) -> None:
     target = Path(importlib.util.cache_from_source(str(source)))
     try:
         target.write_bytes(cached.read_bytes())
-        os.utime(cached)
+        used(cached)
     except OSError:
         with contextlib.suppress(py_compile.PyCompileError):
             py_compile.compile(
@@ -130,6 +129,12 @@ def _compile(source: Path, content: bytes, image: Path, cache: Path) -> None:
                 invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
             )
             keep(cached, target.read_bytes())
+
+
+def used(cached: Path) -> None:
+    """Keep it for another day, if it is ours."""
+    with contextlib.suppress(OSError):
+        os.utime(cached)
 
 
 def keep(cached: Path, content: bytes) -> None:

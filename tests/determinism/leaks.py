@@ -142,6 +142,10 @@ def run_twice(leak: Leak, work: Path) -> tuple[Ended, Ended]:
 def main(names: Iterable[str], say: Callable[[str], None]) -> int:
     """Try the leaks that are named, all when none is."""
     chosen = [leak for leak in LEAKS if not names or leak.name in names]
+    if unknown := set(names) - {leak.name for leak in chosen}:
+        raise SystemExit(
+            f"no leak {', '.join(sorted(unknown))}; there are {', '.join(leak.name for leak in LEAKS)}"
+        )
     say("| put back | the comparison |\n|---|---|")
     wrong = 0
     for leak in chosen:

@@ -25,7 +25,7 @@ ulimit -S -s 1024
 ulimit -S -n 100
 exec 7</dev/null 8</dev/null 9</dev/null
 if [ "$(id -u)" = 0 ]; then
-	for place in /run /home /srv /mnt; do
+	for place in $HIDDEN; do
 		mount -n -t tmpfs tmpfs $place
 		mkdir $place/mount $place/other
 	done
@@ -33,6 +33,7 @@ fi
 exec "$@"
 """
 """Of a shell: other rights, limits, open files and, for root, other directories on the machine."""
+HIDDEN = ("/run", "/home", "/srv", "/mnt")
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def there(checkout: Path, caches: Path, out: Path) -> Ended:
         "TZ": "Asia/Tokyo",
         "PYTHONHASHSEED": "77",
         "MUCH": "x" * 20_000,
+        "HIDDEN": " ".join(_dispensable(checkout, caches, out)),
     }
     other = ["sh", "-euc", UNLIKE, "sh"]
     if os.geteuid() == 0:
@@ -118,6 +120,16 @@ def _run(other: list[str], checkout: Path, out: Path, *, cwd: Path, environment:
         check=False,
     )
     return Ended(ended.returncode, ended.stdout, (out / "latest").resolve())
+
+
+def _dispensable(checkout: Path, caches: Path, out: Path) -> list[str]:
+    """The directories to hide in which nothing lies that the run itself is made of."""
+    kernel = find_kernel()
+    assert kernel is not None
+    needed = [
+        place.resolve() for place in (Path(sys.prefix), Path(sys.executable), kernel, checkout, caches, out)
+    ]
+    return [hidden for hidden in HIDDEN if not any(place.is_relative_to(hidden) for place in needed)]
 
 
 def _anybody_reads(path: Path) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from agents.transport import payload
+from agents.transport import payload, receiver
 from agents.transport.frames import HEADER_BYTES, Header
 from agents.transport.receiver import Arrival, Receiver, _Incoming
 from agents.transport.sender import Sender, Transfer, TransferError
@@ -179,6 +179,36 @@ def test_every_verified_chunk_is_another_one() -> None:
     for one, other in combinations(bodies, 2):
         assert one[16:100] != other[16:100]
         assert one[:16] != other[:16]
+
+
+def test_a_chunk_that_comes_in_whole_pieces_is_waited_for_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is a multiple of what is read at a time, and the rest is less than was waited for."""
+    rest_bytes, there = 1000, 8192
+    waits_for = _Incoming._wait_for
+    body = bytes(there + rest_bytes)
+    header = Header(True, 1, len(body), 0, 0, 1, len(body), xxh3_64_intdigest(body)).pack()
+
+    async def scenario() -> None:
+        loop, sink, waiting = asyncio.get_running_loop(), Sink(), asyncio.Event()
+
+        def noted(incoming: _Incoming, size: int) -> None:
+            waits_for(incoming, size)
+            if size == rest_bytes:
+                waiting.set()
+
+        monkeypatch.setattr(receiver, "CHECKED_BYTES", there // 2)
+        monkeypatch.setattr(receiver, "LOW_WATER_BYTES", there)
+        monkeypatch.setattr(_Incoming, "_wait_for", noted)
+        async with sink.listening() as address:
+            with closing(socket.create_connection(address)) as connection:
+                connection.setblocking(False)
+                await loop.sock_sendall(connection, header + body[:there])
+                await asyncio.wait_for(waiting.wait(), WAIT_S)
+                await loop.sock_sendall(connection, body[there:])
+                await asyncio.sleep(0.1)
+        assert [one.received_chunks for one in sink.complete] == [1]
+
+    asyncio.run(scenario())
 
 
 class Flipper:

@@ -20,6 +20,12 @@ fail() {
 	exit 1
 }
 
+# A file, what must stand in it, and what shall.
+exchange() {
+	grep -q -e "$2" "$1" || fail "$1 is not as expected: no $2"
+	sed -i "s/$2/$3/" "$1"
+}
+
 build() { make --no-print-directory -C "$src" ARCH=um O="$obj" "$@"; }
 
 # Everything but the sources of what a machine without hardware cannot use; their Kconfig and Makefiles stay.
@@ -53,10 +59,10 @@ patch_sources() {
 		grep -q PTRACE_O_EXITKILL "$file" || fail "$file is not as expected"
 	done
 	# moves on by a wrong number of pages where it sets more than two at a time
-	sed -i 's/(nr << PFN_PTE_SHIFT)/(1UL << PFN_PTE_SHIFT)/' "$src/arch/um/include/asm/pgtable.h"
+	exchange "$src/arch/um/include/asm/pgtable.h" '(nr << PFN_PTE_SHIFT)' '(1UL << PFN_PTE_SHIFT)'
 	# code and data lie below 2 GiB, so calls need no register; small copies need no call
-	sed -i 's/-mcmodel=large//' "$src/arch/um/Makefile"
-	sed -i 's/^\(KBUILD_CFLAGS += \)-fno-builtin -m64/\1-m64/' "$src/arch/x86/Makefile.um"
+	exchange "$src/arch/um/Makefile" ' -mcmodel=large' ''
+	exchange "$src/arch/x86/Makefile.um" '-fno-builtin -m64' '-m64'
 	# hundreds of directories in which nothing would be compiled
 	sed -i -E '/\+= (clk|firmware|gpu|iommu|soc|video)\/$/d; s: media/$::' "$src/drivers/Makefile"
 	for change in "$here"/*.patch; do
