@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 POLL_MS = 10
+GONE_S = 2
 
 
 class OutlivedError(Exception):
@@ -89,6 +90,16 @@ def _end(child: subprocess.Popen[bytes], grace_s: float) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        _await_group(child.pid)
+
+
+def _await_group(group: int) -> None:
+    """Wait until the last of a killed process group has gone; not for ever, as nobody may reap it."""
+    deadline_s = time.monotonic() + GONE_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline_s:
+            os.killpg(group, 0)
+            time.sleep(POLL_MS / 1000)
 
 
 def _has_ended(child: subprocess.Popen[bytes]) -> bool:
