@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Conditions
+from testbed.kernel import digest
 from testbed.kernel.build import find_kernel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +37,7 @@ def describe() -> dict[str, Any]:
             "changed_files": len(
                 _git("status", "--porcelain", "--", "testbed", "agents", "topologies").splitlines()
             ),
-            "uml_sha256": hashlib.sha256(kernel.read_bytes()).hexdigest() if kernel else "",
+            "uml_sha256": digest.of_file(kernel) if kernel else "",
             "python": platform.python_version(),
         },
     }

@@ -18,6 +18,7 @@ from testbed.shaping.netlink import (
     EXCLUSIVE,
     GET_LINK,
     HEADER,
+    LINK,
     NEW_LINK,
     NEW_ROUTE,
     REQUEST,
@@ -31,7 +32,7 @@ from testbed.shaping.netlink import (
 LOOPBACK = 1
 """Its index, in every namespace."""
 _NEW_ADDRESS, _NEW_NEIGHBOUR, _ACK = 20, 28, 0x4
-_LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=4BI")
+_ADDRESS = struct.Struct("=4BI")
 _ROUTE, _NEIGHBOUR = struct.Struct("=8BI"), struct.Struct("=B3xiHBB")
 _LLADDR, _NAME, _MTU, _MASTER, _STATE, _INFO, _NAMESPACE, _MASK, _GSO_IPV4 = 1, 3, 4, 10, 16, 18, 28, 29, 63
 _INFO_KIND, _INFO_DATA, _PEER = 1, 2, 1
@@ -64,13 +65,13 @@ class Wires:
 
     def interfaces(self) -> dict[str, Interface]:
         """All of the node by name, its loopback too."""
-        body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_MASK, struct.pack("=I", _WITHOUT_COUNTERS))
+        body = LINK.pack(0, 0, 0, 0, 0) + attribute(_MASK, struct.pack("=I", _WITHOUT_COUNTERS))
         found = {}
         for answer in self._line.ask(request(GET_LINK, REQUEST | DUMP, body), 1):
             kind = HEADER.unpack_from(answer)[1]
             if kind == NEW_LINK:
-                index = _LINK.unpack_from(answer, HEADER.size)[2]
-                told = split(answer, HEADER.size + _LINK.size)
+                index = LINK.unpack_from(answer, HEADER.size)[2]
+                told = split(answer, HEADER.size + LINK.size)
                 name = told[_NAME].rstrip(b"\0").decode()
                 found[name] = Interface(index, told.get(_LLADDR, b""), told[_STATE] == bytes([_OPERATIONAL]))
         return found
@@ -84,20 +85,20 @@ def veth(name: str, peer: str, peer_namespace: int, mtu_bytes: int) -> bytes:
     """Make a pair; the peer lies in the namespace of that open file."""
     mtu = attribute(_MTU, struct.pack("=I", mtu_bytes))
     there = attribute(_NAMESPACE, struct.pack("=I", peer_namespace))
-    other = _LINK.pack(0, 0, 0, 0, 0) + _name(peer) + mtu + there
+    other = LINK.pack(0, 0, 0, 0, 0) + _name(peer) + mtu + there
     return _new(
-        NEW_LINK, _LINK.pack(0, 0, 0, 0, 0) + _name(name) + mtu + _kind("veth", attribute(_PEER, other))
+        NEW_LINK, LINK.pack(0, 0, 0, 0, 0) + _name(name) + mtu + _kind("veth", attribute(_PEER, other))
     )
 
 
 def bridge(name: str) -> bytes:
     """Make a Linux bridge."""
-    return _new(NEW_LINK, _LINK.pack(0, 0, 0, 0, 0) + _name(name) + _kind("bridge"))
+    return _new(NEW_LINK, LINK.pack(0, 0, 0, 0, 0) + _name(name) + _kind("bridge"))
 
 
 def set_up(index: int, *, master: int = 0, super_packet_bytes: int = 0) -> bytes:
     """Switch an interface on, as a port of the bridge `master` and with super-packets, if they are given."""
-    body = _LINK.pack(0, 0, index, _IS_UP, _IS_UP)
+    body = LINK.pack(0, 0, index, _IS_UP, _IS_UP)
     if master:
         body += attribute(_MASTER, struct.pack("=I", master))
     if super_packet_bytes:

@@ -12,11 +12,9 @@ from typing import Any
 
 from testbed.plan import LinkState
 from testbed.shaping import netlink
-from testbed.shaping.netlink import HEADER, Device, Question, attribute, split
+from testbed.shaping.netlink import HEADER, LINK, Device, Question, attribute, split
 
 ONE_SEGMENT, ANY_SEGMENTS = 1, 65535
-_LINK = struct.Struct("=BxHiII")
-"""struct ifinfomsg."""
 _EXTENSIONS, _MAX_SEGMENTS = 29, 40
 _SKIP_STATS = 1 << 3  # RTEXT_FILTER_SKIP_STATS
 
@@ -35,7 +33,7 @@ class Cut:
         wanted = {"segments": ONE_SEGMENT if self._needed(state) else ANY_SEGMENTS}
         if wanted == self.written:
             return False
-        body = _LINK.pack(0, 0, self._device.index, 0, 0)
+        body = LINK.pack(0, 0, self._device.index, 0, 0)
         body += attribute(_MAX_SEGMENTS, struct.pack("=I", wanted["segments"]))
         try:
             self._device.change(netlink.NEW_LINK, body)
@@ -46,11 +44,11 @@ class Cut:
 
     @property
     def questions(self) -> Sequence[Question]:
-        body = _LINK.pack(0, 0, self._device.index, 0, 0)
+        body = LINK.pack(0, 0, self._device.index, 0, 0)
         return (Question(netlink.GET_LINK, body + attribute(_EXTENSIONS, struct.pack("=I", _SKIP_STATS))),)
 
     def found(self, answers: Sequence[Sequence[bytes]]) -> Values:
         if not answers[0]:
             return {}
-        values = split(answers[0][0], HEADER.size + _LINK.size)
+        values = split(answers[0][0], HEADER.size + LINK.size)
         return {"segments": struct.unpack("=I", values[_MAX_SEGMENTS])[0]}

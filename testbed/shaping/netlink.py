@@ -32,8 +32,8 @@ ERROR, DONE = 2, 3
 REQUEST, ECHO, DUMP = 0x1, 0x8, 0x300
 _MULTI, _ACK = 0x2, 0x4
 HEADER = struct.Struct("=IHHII")
-_TC = struct.Struct("=B3xiIII")
-"""struct tcmsg."""
+LINK, TC = struct.Struct("=BxHiII"), struct.Struct("=B3xiIII")
+"""struct ifinfomsg and struct tcmsg."""
 ATTRIBUTE_BYTES = 4
 _STATS, _XSTATS, _STATS2 = 3, 4, 7
 ANSWER_TIMEOUT_S = 5
@@ -149,7 +149,7 @@ class Device:
 
     def question(self, kind: int, handle: int, parent: int = 0, info: int = 0) -> Question:
         """About a qdisc, class or filter of this device, by the fields of struct tcmsg."""
-        return Question(kind, _TC.pack(0, self.index, handle, parent, info))
+        return Question(kind, TC.pack(0, self.index, handle, parent, info))
 
     def answers(self, questions: Sequence[Question]) -> list[list[bytes]]:
         """The kernel's answer to each, with its header: none where there is no such object.
@@ -222,7 +222,7 @@ def without_counters(kind: int, answer: bytes) -> bytes:
     """An answer to a question of that kind without its header and what a qdisc or class has counted."""
     if kind not in (GET_QDISC, GET_CLASS):
         return answer[HEADER.size :]
-    at = HEADER.size + _TC.size
+    at = HEADER.size + TC.size
     kept = [answer[HEADER.size : at]]
     while at < len(answer):
         size, attribute_kind = struct.unpack_from("=HH", answer, at)

@@ -18,8 +18,6 @@ from testbed.shaping import netlink
 _KIND, _STATS2, _BASIC, _QUEUE, _APP, _PACKETS64 = 1, 7, 1, 3, 4, 8
 _MARKED_AT = {b"red": 12, b"codel": 24, b"fq_codel": 12}
 """Where tc_red_xstats, tc_codel_xstats and, behind its type, tc_fq_codel_qd_stats count marks."""
-_TC = struct.Struct("=B3xiIII")
-"""struct tcmsg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Qdiscs:
         # without NLM_F_ECHO the kernel answers only to a multicast group
         self._request = b"".join(
             netlink.request(
-                netlink.GET_QDISC, netlink.REQUEST | netlink.ECHO, _TC.pack(0, index, handle, 0, 0)
+                netlink.GET_QDISC, netlink.REQUEST | netlink.ECHO, netlink.TC.pack(0, index, handle, 0, 0)
             )
             for index, (_, handle) in zip(indices, places, strict=True)
         )
@@ -81,7 +79,7 @@ def there(stats: Stats | None) -> Stats:
 
 def stats_of(answer: bytes) -> Stats:
     """What an RTM_NEWQDISC message says. Packets beyond 2**32 have an attribute of their own."""
-    attributes = netlink.places(answer, netlink.HEADER.size + _TC.size)
+    attributes = netlink.places(answer, netlink.HEADER.size + netlink.TC.size)
     at, end = attributes[_STATS2]
     stats = netlink.places(answer[:end], at)
     tx_bytes, tx_packets = struct.unpack_from("=QI", answer, stats[_BASIC][0])

@@ -23,7 +23,6 @@ _GROUPS = (1, 4, 7)
 """RTNLGRP_LINK, RTNLGRP_TC, RTNLGRP_IPV4_ROUTE."""
 _SOL_NETLINK, _ADD_MEMBERSHIP, _SO_RCVBUFFORCE, _SO_ATTACH_FILTER = 270, 1, 33, 26
 _BUFFER_BYTES, _RECEIVE_BYTES = 64 << 20, 1 << 16
-_LINK, _TC = struct.Struct("=BxHiII"), struct.Struct("=B3xiIII")
 _KINDS = {36: "qdisc", 37: "qdisc", 40: "class", 41: "class", 44: "filter", 45: "filter"}
 _UP, _IFNAME = 1, 3
 _VALUES = {4: "MTU", 40: "gso_max_segs", 41: "gso_max_size", 63: "gso_ipv4_max_size"}
@@ -84,7 +83,7 @@ class _Node:
         self.socket.setblocking(False)
         self._names: dict[int, str] = {}
         self._values: dict[int, Values] = {}
-        every = netlink.Question(netlink.GET_LINK, _LINK.pack(0, 0, 0, 0, 0), every=True)
+        every = netlink.Question(netlink.GET_LINK, netlink.LINK.pack(0, 0, 0, 0, 0), every=True)
         for answer in netlink.Device(name, "lo").answers([every])[0]:
             index, device, values = self._device(answer)
             self._names[index], self._values[index] = device, values
@@ -111,8 +110,8 @@ class _Node:
                     yield self._foreign(message, kind)
 
     def _device(self, message: bytes) -> tuple[int, str, Values]:
-        _, _, index, flags, _ = _LINK.unpack_from(message, netlink.HEADER.size)
-        found = netlink.split(message, netlink.HEADER.size + _LINK.size)
+        _, _, index, flags, _ = netlink.LINK.unpack_from(message, netlink.HEADER.size)
+        found = netlink.split(message, netlink.HEADER.size + netlink.LINK.size)
         device = found[_IFNAME].rstrip(b"\0").decode()
         values = {"up": flags & _UP}
         for kind, name in _VALUES.items():
@@ -137,8 +136,10 @@ class _Node:
         what = _KINDS.get(kind)
         if what is None:
             return Change(self._name, "routes", "changed by somebody else", outgoing=False)
-        _, index, handle, parent, _ = _TC.unpack_from(message, netlink.HEADER.size)
-        discipline = netlink.split(message, netlink.HEADER.size + _TC.size).get(1, b"").rstrip(b"\0").decode()
+        _, index, handle, parent, _ = netlink.TC.unpack_from(message, netlink.HEADER.size)
+        discipline = (
+            netlink.split(message, netlink.HEADER.size + netlink.TC.size).get(1, b"").rstrip(b"\0").decode()
+        )
         said = f"{what} {discipline} was changed by somebody else"
         ingress = _INGRESS in {handle & _INGRESS, parent & _INGRESS} and parent != netlink.ROOT
         return Change(self._name, self._names.get(index, str(index)), said, outgoing=not ingress)
