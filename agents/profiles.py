@@ -1,16 +1,42 @@
-"""What computing costs and what KV cache weighs: profiled hardware and model layouts.
+"""What computing costs: profiled hardware. What the KV cache weighs is in `kv_layouts`, read through here.
 
 Everything here is plain arithmetic on numbers measured by others; each table names its source. `h200` and
-`internal_1t` are from the paper (arXiv 2604.15039); `h20` is solved from the paper's results, as its
-docstring says.
+the throughputs of the public models are from the paper (arXiv 2604.15039); `h20` is solved from the paper's
+results, as its docstring says.
 """
 
 from bisect import bisect_right
+from itertools import pairwise
 from math import exp, log
 
 import msgspec
 
-MIB = 1024 * 1024
+from agents.kv_layouts import COMPRESSIONS, MIB, MODELS, Compression, LayerKv, ModelProfile
+
+__all__ = [
+    "COMPRESSIONS",
+    "MIB",
+    "MODELS",
+    "PROFILES",
+    "TABLE_TOKENS",
+    "Compression",
+    "ComputeProfile",
+    "LayerKv",
+    "ModelProfile",
+    "PowerLaw",
+]
+
+TABLE_TOKENS = (1024, 8192, 32768, 131072)
+"""Prompt lengths of tables 3 and 5, in tokens."""
+
+
+class PowerLaw(msgspec.Struct, frozen=True):
+    """Prefill time of `factor_s` * tokens ** `exponent` seconds for above_tokens < tokens <= up_to_tokens."""
+
+    above_tokens: float
+    up_to_tokens: float
+    factor_s: float
+    exponent: float
 
 
 class ComputeProfile(msgspec.Struct, frozen=True):
@@ -51,6 +77,15 @@ class ComputeProfile(msgspec.Struct, frozen=True):
         slope = log(seconds_1 / seconds_0) / log(tokens_1 / tokens_0)
         return seconds_0 * exp(slope * log(tokens / tokens_0))
 
+    def power_laws(self) -> tuple[PowerLaw, ...]:
+        """What `prefill_s` is made of: a power law per segment, the first from 0 on, the last to the end."""
+        laws = []
+        for number, ((tokens_0, seconds_0), (tokens_1, seconds_1)) in enumerate(pairwise(self.knots)):
+            exponent = log(seconds_1 / seconds_0) / log(tokens_1 / tokens_0)
+            factor_s = seconds_0 / tokens_0**exponent
+            laws.append(PowerLaw(tokens_0 if number else 0.0, tokens_1, factor_s, exponent))
+        return tuple(laws)
+
     def step_s(self, batch: int) -> float:
         """Seconds of one decode step for `batch` requests: the paper gives one value for any batch that fits.
 
@@ -62,48 +97,6 @@ class ComputeProfile(msgspec.Struct, frozen=True):
         if not 1 <= batch <= self.bs_max:
             raise ValueError(f"{self.name}: a decode batch of {batch} is outside 1 to {self.bs_max}")
         return self.decode_step_s
-
-
-class LayerKv(msgspec.Struct, frozen=True):
-    """KV cache of one layer at scale 1: `bytes_per_token` of cache and `fixed_bytes` of linear state."""
-
-    bytes_per_token: int
-    fixed_bytes: int
-
-
-class ModelProfile(msgspec.Struct, frozen=True):
-    """KV cache layout of one model, layer by layer in the order in which prefill computes them."""
-
-    name: str
-    source: str
-    layers: tuple[LayerKv, ...]
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one more token adds to the KV cache, all layers, at scale 1."""
-        return sum(layer.bytes_per_token for layer in self.layers)
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes of a request's KV cache that do not depend on its length, all layers, at scale 1."""
-        return sum(layer.fixed_bytes for layer in self.layers)
-
-    def layer_bytes(self, layer: int, tokens: int, scale: float = 1.0) -> int:
-        """Bytes that layer number `layer` (from 0) of a `tokens` long prompt puts on the wire, at `scale`.
-
-        Raises:
-            ValueError: `tokens` is negative or `scale` is not above 0.
-            IndexError: the model has no such layer.
-        """
-        if tokens < 0 or scale <= 0:
-            raise ValueError(f"{self.name}: KV of {tokens} tokens at scale {scale}")
-        kv = self.layers[layer]
-        exact = kv.bytes_per_token * tokens + kv.fixed_bytes
-        return exact if scale == 1.0 else round(exact * scale)
-
-    def kv_bytes(self, tokens: int, scale: float = 1.0) -> int:
-        """Bytes of the whole KV cache: exactly the sum of `layer_bytes`, whose errors it shares."""
-        return sum(self.layer_bytes(layer, tokens, scale) for layer in range(len(self.layers)))
 
 
 def _h200() -> ComputeProfile:
@@ -131,21 +124,32 @@ def _h20() -> ComputeProfile:
     )
 
 
-def _internal_1t() -> ModelProfile:
-    """The paper's internal 1T model: 60 layers, KDA:MLA 3:1 (table 1), KV size as in table 5.
+def _h200_by_model(name: str, kv_gbps: tuple[float, float, float, float]) -> ComputeProfile:
+    """8 x H200 running a public model, prefill only: its KV size over the KV throughput of table 3.
 
-    15 MLA layers hold 1,152 bytes a token each (512 + 64 bf16 values): 17,280 bytes a token. 45 KDA layers
-    share the 173.9 MiB that table 5 leaves at length 0. The sum meets table 5 within 1 % at 1K, 8K and 128K
-    and lies 1.8 % above it at 32K, where the printed sizes themselves leave the line.
+    `kv_gbps` is printed for the lengths of TABLE_TOKENS; all of them are longer than any window.
     """
-    kda = LayerKv(bytes_per_token=0, fixed_bytes=round(173.9 * MIB / 45))
-    mla = LayerKv(bytes_per_token=1152, fixed_bytes=0)
-    return ModelProfile(
-        name="internal_1t",
-        source="arXiv 2604.15039, tables 1 and 5; split into layers derived",
-        layers=(kda, kda, kda, mla) * 15,
+    model = MODELS[name]
+    return ComputeProfile(
+        name=f"h200_{name}",
+        source="arXiv 2604.15039, table 3, 8 x H200, SGLang 0.5.9: KV size / printed KV throughput",
+        knots=tuple(
+            (tokens, 8 * (model.bytes_per_token * tokens + model.fixed_bytes) / (gbps * 1e9))
+            for tokens, gbps in zip(TABLE_TOKENS, kv_gbps, strict=True)
+        ),
     )
 
 
-PROFILES: dict[str, ComputeProfile] = {"h200": _h200(), "h20": _h20()}
-MODELS: dict[str, ModelProfile] = {"internal_1t": _internal_1t()}
+PROFILES: dict[str, ComputeProfile] = {
+    profile.name: profile
+    for profile in (
+        _h200(),
+        _h20(),
+        _h200_by_model("kimi_linear_48b", (1.19, 2.29, 3.87, 4.88)),
+        _h200_by_model("mimo_v2_flash", (0.82, 2.85, 4.66, 4.71)),
+        _h200_by_model("qwen3_5_397b", (4.13, 6.28, 8.25, 7.47)),
+        _h200_by_model("ring_2_5_1t", (7.27, 4.47, 2.59, 1.46)),
+        _h200_by_model("minimax_m2_5", (4.94, 32.87, 59.93, 47.82)),
+        _h200_by_model("qwen3_235b", (4.12, 22.42, 33.35, 21.50)),
+    )
+}

@@ -6,8 +6,9 @@ from statistics import NormalDist
 
 import pytest
 
-from agents.model import Lengths, Load, System, best_threshold, capacity
-from agents.profiles import MODELS, PROFILES
+from agents.lengths import Distribution, TruncatedLognormal
+from agents.model import Convention, Lengths, Load, System, best_allocation, best_threshold, capacity
+from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 
 NORMAL = NormalDist(9.90, 1.00)
 LOW, HIGH = NORMAL.cdf(log(128)), NORMAL.cdf(log(131072))
@@ -23,6 +24,9 @@ def paper_lengths(points: int) -> Lengths:
 
 
 LENGTHS = paper_lengths(512)
+CLOSED = TruncatedLognormal(mu=9.90, sigma=1.00, low_tokens=128, high_tokens=131072)
+HOMOGENEOUS = replace(PAPER, n_prfaas=0, n_p=9, n_d=3)
+NAIVE = replace(PAPER, n_p=0, n_d=8)
 
 
 @pytest.mark.parametrize("points", [128, 512, 2048])
@@ -38,23 +42,70 @@ def test_best_threshold_reproduces_table_6(points: int) -> None:
     assert best.mean_long_tokens == pytest.approx(45046, rel=0.01)
 
 
-def test_thetas_meet_table_6() -> None:
+@pytest.mark.parametrize("lengths", [LENGTHS, CLOSED])
+def test_prfaas_column_of_table_6(lengths: Distribution) -> None:
     """At the paper's threshold each stage's throughput is the printed one within 3 %."""
-    at_paper = capacity(PAPER, LENGTHS, 19400, 100e9)
+    at_paper = capacity(PAPER, lengths, 19400, 100e9)
     assert at_paper.theta_prfaas == pytest.approx(1.61, rel=0.03)
     assert at_paper.theta_p == pytest.approx(1.64, rel=0.03)
     assert at_paper.theta_d == pytest.approx(3.91, rel=0.03)
-    assert at_paper.lambda_max == pytest.approx(3.24, rel=0.03)
+    assert at_paper.lambda_max == pytest.approx(3.24, rel=0.02)
+    assert at_paper.share_long == pytest.approx(0.496, abs=0.005)
+    assert at_paper.egress_bps == pytest.approx(12.0e9, rel=0.02)
+    assert at_paper.lambda_max / capacity(HOMOGENEOUS, lengths, 131072, None).lambda_max == pytest.approx(
+        1.54, rel=0.03
+    )
 
 
-def test_homogeneous_and_naive_columns_of_table_6() -> None:
-    """Nothing offloaded and everything offloaded are the two ends of the same model."""
-    homogeneous = replace(PAPER, n_prfaas=0, n_p=9, n_d=3)
-    assert best_threshold(homogeneous, LENGTHS, None) == 131072
-    assert capacity(homogeneous, LENGTHS, 131072, None).lambda_max == pytest.approx(2.11, rel=0.02)
-    naive = replace(PAPER, n_p=0, n_d=8)
-    assert best_threshold(naive, LENGTHS, None) == 0
-    assert capacity(naive, LENGTHS, 0, None).lambda_max == pytest.approx(2.45, rel=0.02)
+@pytest.mark.parametrize("lengths", [LENGTHS, CLOSED])
+def test_homogeneous_column_of_table_6(lengths: Distribution) -> None:
+    """Nothing offloaded: 9 instances prefill, 3 decode, and prefill limits."""
+    assert best_threshold(HOMOGENEOUS, LENGTHS, None) == 131072
+    at_paper = capacity(HOMOGENEOUS, lengths, 131072, None)
+    assert at_paper.theta_p == pytest.approx(2.11, rel=0.03)
+    assert at_paper.theta_d == pytest.approx(2.35, rel=0.03)
+    assert at_paper.lambda_max == pytest.approx(2.11, rel=0.02)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, CLOSED])
+def test_naive_column_of_table_6(lengths: Distribution) -> None:
+    """Everything offloaded: the H200s limit, 1.16 times the homogeneous cluster."""
+    assert best_threshold(NAIVE, LENGTHS, None) == 0
+    at_paper = capacity(NAIVE, lengths, 0, None)
+    assert at_paper.theta_prfaas == pytest.approx(2.45, rel=0.03)
+    assert at_paper.theta_d == pytest.approx(6.25, rel=0.03)
+    assert at_paper.lambda_max == pytest.approx(2.45, rel=0.02)
+    assert at_paper.lambda_max / capacity(HOMOGENEOUS, lengths, 131072, None).lambda_max == pytest.approx(
+        1.16, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, CLOSED])
+def test_true_capacity_is_below_the_paper_s(lengths: Distribution) -> None:
+    """With E[T(L)] for T(E[L]) the naive system sustains 2.33 requests per second, not 2.45.
+
+    Short prompts alone cost less than in proportion, so below 8K the difference turns round.
+    """
+    assert capacity(NAIVE, lengths, 0, None, "mean_of_times").lambda_max == pytest.approx(2.33, abs=0.005)
+    for threshold in (19400, 60000):
+        printed = capacity(PAPER, lengths, threshold, 100e9)
+        true = capacity(PAPER, lengths, threshold, 100e9, "mean_of_times")
+        assert true.theta_prfaas < printed.theta_prfaas
+        assert true.theta_p < printed.theta_p
+        assert (true.theta_d, true.share_long) == (printed.theta_d, printed.share_long)
+    short = capacity(PAPER, lengths, 5000, 100e9, "mean_of_times")
+    assert short.theta_p > capacity(PAPER, lengths, 5000, 100e9).theta_p
+
+
+@pytest.mark.parametrize("egress_bps", [None, 8e9])
+def test_true_capacity_has_a_best_threshold_of_its_own(egress_bps: float | None) -> None:
+    """The search finds the best threshold in the true convention, too: none on a grid gives more."""
+    found = best_threshold(PAPER, LENGTHS, egress_bps, convention="mean_of_times")
+    best = capacity(PAPER, LENGTHS, found, egress_bps, "mean_of_times").lambda_max
+    scanned = max(
+        capacity(PAPER, LENGTHS, t, egress_bps, "mean_of_times").lambda_max for t in range(1000, 131072, 1000)
+    )
+    assert best >= 0.995 * scanned
 
 
 @pytest.mark.parametrize(
@@ -76,6 +127,75 @@ def test_wan_oracle(gbps: float, threshold: int, lambda_max: float, fixed: float
     assert capacity(PAPER, LENGTHS, 19400, gbps * 1e9).lambda_max == pytest.approx(
         fixed, abs=max(0.01, 0.02 * fixed)
     )
+
+
+@pytest.mark.parametrize(
+    ("gbps", "threshold", "n_p", "lambda_max"),
+    [
+        (12, 19500, 3, 3.19),
+        (10, 25000, 4, 3.03),
+        (8, 28500, 4, 2.63),
+        (5, 41500, 5, 2.24),
+        (2, 65000, 5, 1.60),
+        (1, 97000, 6, 1.56),
+    ],
+)
+def test_wan_oracle_with_roles_converted(gbps: float, threshold: int, n_p: int, lambda_max: float) -> None:
+    """Where the PD cluster may be divided anew, split and throughput are the oracle's for each egress rate.
+
+    So is the threshold, but on a plateau, where decode limits and any of a range is as good (1 Gbps).
+    """
+    found = best_allocation(PAPER, LENGTHS, gbps * 1e9)
+    assert (found.n_p, found.n_d) == (n_p, 8 - n_p)
+    assert found.lambda_max == pytest.approx(lambda_max, rel=0.02)
+    oracle = capacity(replace(PAPER, n_p=n_p, n_d=8 - n_p), LENGTHS, threshold, gbps * 1e9)
+    assert oracle.lambda_max == pytest.approx(found.lambda_max, rel=0.02)
+    if oracle.lambda_max < oracle.theta_d:
+        assert found.threshold_tokens == pytest.approx(threshold, abs=max(500, 0.03 * threshold))
+
+
+def test_best_allocation_is_the_paper_s() -> None:
+    """The search ends at the paper's splits: 3 of 8 instances prefill with PrfaaS, 9 of 12 without."""
+    found = best_allocation(PAPER, LENGTHS, 100e9)
+    assert (found.n_p, found.n_d) == (3, 5)
+    assert found.threshold_tokens == pytest.approx(19400, abs=500)
+    assert found.lambda_max == pytest.approx(3.24, rel=0.02)
+    alone = best_allocation(HOMOGENEOUS, LENGTHS, None)
+    assert (alone.threshold_tokens, alone.n_p, alone.n_d) == (131072, 9, 3)
+
+
+@pytest.mark.parametrize("convention", ["time_of_mean", "mean_of_times"])
+@pytest.mark.parametrize("gbps", [1, 4, 9, 100])
+def test_best_allocation_agrees_with_a_full_scan(gbps: float, convention: Convention) -> None:
+    """No split and threshold on the paper's grid gives noticeably more, whatever split it starts from."""
+    found = best_allocation(replace(PAPER, n_p=7, n_d=1), LENGTHS, gbps * 1e9, convention)
+    assert found.n_p + found.n_d == 8
+    divided = replace(PAPER, n_p=found.n_p, n_d=found.n_d)
+    threshold = best_threshold(divided, LENGTHS, gbps * 1e9, convention=convention)
+    sustained = capacity(divided, LENGTHS, threshold, gbps * 1e9, convention).lambda_max
+    assert (found.threshold_tokens, found.lambda_max) == (threshold, sustained)
+    scanned = max(
+        capacity(replace(PAPER, n_p=n, n_d=8 - n), LENGTHS, t, gbps * 1e9, convention).lambda_max
+        for n in range(8)
+        for t in range(1000, 131073, 1000)
+    )
+    assert found.lambda_max >= 0.995 * scanned
+
+
+def test_one_instance_decodes_at_least() -> None:
+    """The only instance of a cluster decodes and everything is offloaded; without one there is no answer."""
+    assert best_allocation(replace(PAPER, n_p=1, n_d=0), LENGTHS, None).n_p == 0
+    with pytest.raises(ValueError, match="without instances"):
+        best_allocation(replace(PAPER, n_p=0, n_d=0), LENGTHS, None)
+
+
+def test_compression_shrinks_what_crosses() -> None:
+    """KV bits fall by the published ratio where they are asked for compressed, and nowhere else."""
+    system = replace(PAPER, compression=COMPRESSIONS["cachegen"])
+    assert system.kv_bits(20000) == PAPER.kv_bits(20000)
+    assert system.kv_bits(20000, compressed=True) == pytest.approx(PAPER.kv_bits(20000) / 3.5)
+    with pytest.raises(ValueError, match="without compression"):
+        PAPER.kv_bits(20000, compressed=True)
 
 
 @pytest.mark.parametrize("egress_bps", [None, 11e9, 8e9, 3e9, 1e9])
