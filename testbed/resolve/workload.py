@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from testbed.errors import ScenarioError
 from testbed.plan import BulkTransfer
 from testbed.resolve.findings import Findings
 from testbed.resolve.seeds import generator
 from testbed.resolve.traffic import check_hosts
-from testbed.scenario.model import BulkWorkload, LognormalWorkload, MooncakeWorkload, Scenario
+from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
-from testbed.units import NS_PER_S
-from testbed.workload import Load, lognormal, mooncake
+from testbed.scenario.workload import (
+    BulkWorkload,
+    LognormalWorkload,
+    MixWorkload,
+    MooncakeWorkload,
+    RequestWorkload,
+    SessionsWorkload,
+)
+from testbed.units import NS_PER_S, format_duration_ns
+from testbed.workload import Load, lognormal, mix, mooncake, sessions
 
 TRACES_VARIABLE: Final = "TESTBED_TRACES"
 MAX_REQUESTS: Final = 200_000
@@ -28,11 +39,18 @@ def resolve_load(
     `directory` holds the traces; `max_tokens` is the longest input that can be computed, if it is known.
     """
     spec = scenario.workload
-    if isinstance(spec, LognormalWorkload):
-        return _lognormal(spec, scenario.duration, seed, max_tokens, findings)
-    if isinstance(spec, MooncakeWorkload):
-        return _mooncake(spec, scenario.duration, directory, max_tokens, findings)
-    return None
+    surroundings = _Surroundings(
+        duration_ns=scenario.duration,
+        seed=seed,
+        directory=directory or Path(),
+        max_tokens=max_tokens or mooncake.ANY_LENGTH,
+        findings=findings,
+    )
+    if isinstance(spec, BulkWorkload):
+        return None
+    if isinstance(spec, MixWorkload):
+        return _mix(spec, surroundings)
+    return _requests(spec, ("workload",), surroundings)
 
 
 def resolve_bulk(
@@ -56,43 +74,129 @@ def resolve_bulk(
     return tuple(sorted(transfers, key=lambda transfer: transfer.t_ns))
 
 
-def _lognormal(
-    spec: LognormalWorkload, duration_ns: int, seed: int, max_tokens: int | None, findings: Findings
-) -> Load | None:
-    if max_tokens is not None and spec.high > max_tokens:
-        found = f"{spec.high} tokens are more than the compute profiles cover"
-        findings.add(("workload", "high"), found, f"at most {max_tokens}")
+@dataclass(frozen=True)
+class _Surroundings:
+    """What requests depend on besides their own section."""
+
+    duration_ns: int
+    seed: int
+    directory: Path
+    max_tokens: int
+    findings: Findings
+
+    def draws(self, path: KeyPath, use: str) -> np.random.Generator:
+        """A generator for one use in the section at `path`."""
+        return generator(self.seed, *path, use)
+
+
+def _mix(spec: MixWorkload, around: _Surroundings) -> Load | None:
+    """All parts, so that all problems come at once; None when one of them has any."""
+    path: KeyPath = ("workload", "parts")
+    loads = [_requests(part, (*path, index), around) for index, part in enumerate(spec.parts)]
+    whole = [load for load in loads if load is not None]
+    if len(whole) < len(loads):
         return None
-    if spec.rate * duration_ns > MAX_REQUESTS * NS_PER_S:
-        found = f"about {spec.rate * duration_ns / NS_PER_S:.3g} requests within the run"
-        findings.add(("workload", "rate"), found, f"at most {MAX_REQUESTS}")
+    total = sum(len(load.requests) for load in whole)
+    if total > MAX_REQUESTS:
+        around.findings.add(path, f"{total} requests within the run", f"at most {MAX_REQUESTS}")
+        return None
+    phases = [part.phase(around.duration_ns) for part in spec.parts]
+    return mix.merge(whole, max(end for _, end in phases) - min(start for start, _ in phases))
+
+
+def _requests(spec: RequestWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
+    if not _within_run(spec, path, around):
+        return None
+    match spec:
+        case LognormalWorkload():
+            return _lognormal(spec, path, around)
+        case SessionsWorkload():
+            return _sessions(spec, path, around)
+        case MooncakeWorkload():
+            return _mooncake(spec, path, around)
+
+
+def _within_run(spec: RequestWorkload, path: KeyPath, around: _Surroundings) -> bool:
+    """Whether the phase begins and ends within the run."""
+    start_ns, until_ns = spec.phase(around.duration_ns)
+    end, move = format_duration_ns(around.duration_ns), "move it, or make duration longer"
+    if start_ns >= around.duration_ns:
+        found = f"{format_duration_ns(start_ns)} is not before the end of the run at {end}"
+        around.findings.add((*path, "from"), found, f"before {end}", move)
+        return False
+    if until_ns > around.duration_ns:
+        found = f"ends at {format_duration_ns(until_ns)}, after the end of the run at {end}"
+        around.findings.add((*path, "until"), found, f"up to {end}", move)
+        return False
+    return True
+
+
+def _lognormal(spec: LognormalWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
+    if spec.high > around.max_tokens:
+        found = f"{spec.high} tokens are more than the compute profiles cover"
+        around.findings.add((*path, "high"), found, f"at most {around.max_tokens}")
+        return None
+    if _too_many(spec, spec.rate, path, around):
         return None
     load = lognormal.generate(
         spec,
-        duration_ns,
-        arrivals=generator(seed, "workload", "arrivals"),
-        lengths=generator(seed, "workload", "lengths"),
+        around.duration_ns,
+        arrivals=around.draws(path, "arrivals"),
+        lengths=around.draws(path, "lengths"),
     )
-    if not load.requests:
-        findings.add(
-            ("workload", "rate"), "no request arrives within the run", "a higher rate or a longer run"
-        )
+    return _not_empty(load, path, around)
+
+
+def _sessions(spec: SessionsWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
+    shared = spec.shared.tokens if spec.shared else 0
+    if shared >= around.max_tokens:
+        found = f"{shared} tokens leave nothing of what the compute profiles cover"
+        around.findings.add((*path, "shared", "tokens"), found, f"below {around.max_tokens}")
         return None
-    return load
+    if shared + spec.first.high > around.max_tokens:
+        with_shared = f" with {shared} shared ones" if shared else ""
+        found = f"{spec.first.high} tokens{with_shared} are more than the compute profiles cover"
+        around.findings.add((*path, "first", "high"), found, f"at most {around.max_tokens - shared}")
+        return None
+    if _too_many(spec, spec.rate * spec.turns, path, around):
+        return None
+    load = sessions.generate(
+        spec,
+        around.duration_ns,
+        max_tokens=around.max_tokens,
+        arrivals=around.draws(path, "arrivals"),
+        sessions=around.draws(path, "sessions"),
+        lengths=around.draws(path, "lengths"),
+        pauses=around.draws(path, "pauses"),
+    )
+    return _not_empty(load, path, around)
 
 
-def _mooncake(
-    spec: MooncakeWorkload,
-    duration_ns: int,
-    directory: Path | None,
-    max_tokens: int | None,
-    findings: Findings,
-) -> Load | None:
-    path: KeyPath = ("workload", "trace")
-    file = (directory or Path()) / spec.trace
+def _too_many(
+    spec: LognormalWorkload | SessionsWorkload, rate_per_s: float, path: KeyPath, around: _Surroundings
+) -> bool:
+    """Whether `rate_per_s` makes more requests in the phase than a run can take."""
+    start_ns, end_ns = spec.phase(around.duration_ns)
+    expected = rate_per_s * (end_ns - start_ns) / NS_PER_S
+    if expected <= MAX_REQUESTS:
+        return False
+    found = f"about {expected:.3g} requests within the run"
+    around.findings.add((*path, "rate"), found, f"at most {MAX_REQUESTS}")
+    return True
+
+
+def _not_empty(load: Load, path: KeyPath, around: _Surroundings) -> Load | None:
+    if load.requests:
+        return load
+    around.findings.add((*path, "rate"), "no request arrives within the run", "a higher rate or a longer run")
+    return None
+
+
+def _mooncake(spec: MooncakeWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
+    file = around.directory / spec.trace
     if not file.is_file():
-        findings.add(
-            path,
+        around.findings.add(
+            (*path, "trace"),
             f"there is no trace {file}",
             "the path of a trace, relative to the directory of traces",
             f"name that directory with --traces DIR or {TRACES_VARIABLE}=DIR (default: the scenario's own)",
@@ -101,11 +205,11 @@ def _mooncake(
     try:
         return mooncake.replay(
             spec,
-            duration_ns,
+            around.duration_ns,
             file,
-            max_tokens=max_tokens or mooncake.ANY_LENGTH,
-            where=findings.source.where(("workload", "window")),
+            max_tokens=around.max_tokens,
+            where=around.findings.source.where((*path, "window")),
         )
     except ScenarioError as error:
-        findings.add_error(path, error)
+        around.findings.add_error((*path, "trace"), error)
         return None

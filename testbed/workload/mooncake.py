@@ -16,14 +16,12 @@ import msgspec
 
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Request
-from testbed.scenario.model import MooncakeWorkload
-from testbed.units import NS_PER_S, format_duration_ns
-from testbed.workload import Load, probabilities
+from testbed.scenario.workload import BLOCK_TOKENS, MooncakeWorkload
+from testbed.units import format_duration_ns
+from testbed.workload import Load, drawn_load
 
 ANY_LENGTH: Final = 10**9
 """For `max_tokens`: longer than any input that a row may have."""
-BLOCK_TOKENS: Final = 512
-"""Each of a row's `hash_ids` stands for a prefix block of this many tokens."""
 MAX_PROBLEMS: Final = 10
 ROW_ALLOWED: Final = (
     'such as {"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}'
@@ -72,36 +70,32 @@ def read_trace(path: Path) -> tuple[Row, ...]:
 def replay(spec: MooncakeWorkload, duration_ns: int, path: Path, *, max_tokens: int, where: str) -> Load:
     """The requests of the spec's window, at their times in the run; inputs have at most `max_tokens`.
 
-    The window is as long as the run when the spec gives no length; requests that would come after the
-    run's end are left out. Raises ScenarioError: the file's problems, inputs that are too long, or (at
-    `where`, the spec's place) a window without requests.
+    The window begins with the spec's phase, and is as long when the spec gives no length; requests that
+    would come after the phase are left out. Raises ScenarioError: the file's problems, inputs that are too
+    long, or (at `where`, the spec's place) a window without requests.
     """
     start_ns = spec.window.start
-    length_ns = spec.window.length or round(duration_ns / spec.time_scale)
+    begin_ns, end_ns = spec.phase(duration_ns)
+    length_ns = spec.window.length or round((end_ns - begin_ns) / spec.time_scale)
     requests: list[Request] = []
     too_long: list[Row] = []
     for row in read_trace(path):
         since_ns = row.timestamp * NS_PER_MS - start_ns
-        t_ns = round(since_ns * spec.time_scale)
-        if not 0 <= since_ns < length_ns or t_ns >= duration_ns:
+        t_ns = begin_ns + round(since_ns * spec.time_scale)
+        if not 0 <= since_ns < length_ns or t_ns >= end_ns:
             continue
         if row.input_length > max_tokens and not spec.clamp:
             too_long.append(row)
-        requests.append(_request(len(requests), t_ns, row, max_tokens))
+        requests.append(_request(len(requests), t_ns, row, max_tokens, spec.tenant))
     if too_long:
         raise ScenarioError(_too_long(path, too_long, max_tokens))
     if not requests:
         span = f"{format_duration_ns(start_ns)} to {format_duration_ns(start_ns + length_ns)}"
         raise ScenarioError(Problem(where, f"{path} has no request from {span}", "a window with requests"))
-    lengths = sorted(request.input_tokens for request in requests)
-    return Load(
-        requests=tuple(requests),
-        length_quantiles=tuple(lengths[int(p * len(lengths))] for p in probabilities()),
-        arrival_per_s=len(requests) * NS_PER_S / min(round(length_ns * spec.time_scale), duration_ns),
-    )
+    return drawn_load(tuple(requests), min(round(length_ns * spec.time_scale), end_ns - begin_ns))
 
 
-def _request(number: int, t_ns: int, row: Row, max_tokens: int) -> Request:
+def _request(number: int, t_ns: int, row: Row, max_tokens: int, tenant: str) -> Request:
     tokens = min(row.input_length, max_tokens)
     return Request(
         id=number,
@@ -109,6 +103,7 @@ def _request(number: int, t_ns: int, row: Row, max_tokens: int) -> Request:
         input_tokens=tokens,
         output_tokens=row.output_length,
         hash_ids=row.hash_ids[: -(-tokens // BLOCK_TOKENS)],
+        tenant=tenant,
     )
 
 
@@ -118,5 +113,5 @@ def _too_long(path: Path, rows: list[Row], max_tokens: int) -> Problem:
         str(path),
         f"{len(rows)} of the window's inputs are too long, up to {longest} tokens",
         f"at most {max_tokens} tokens, where the compute profiles end",
-        "set workload.clamp: true to shorten them",
+        "set clamp: true beside the trace to shorten them",
     )

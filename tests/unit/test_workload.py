@@ -6,29 +6,32 @@ import contextlib
 import itertools
 import math
 from pathlib import Path
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, pstdev
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import ScenarioError
-from testbed.scenario.model import LognormalWorkload, MooncakeWorkload
+from testbed.plan import Request
+from testbed.scenario.workload import LognormalWorkload, MooncakeWorkload
 from testbed.units import NS_PER_S
 from testbed.workload import Load, probabilities
-from testbed.workload.lognormal import generate, quantile_tokens
+from testbed.workload.draws import quantile_tokens
+from testbed.workload.lognormal import STRATA, generate
 from testbed.workload.mooncake import ANY_LENGTH, read_trace, replay
 
 DATA = Path(__file__).parents[1] / "data"
 MINUTE_NS = 60 * NS_PER_S
 
 
-def paper(rate: str = "2.56/s") -> LognormalWorkload:
+def paper(rate: str = "2.56/s", **settings: object) -> LognormalWorkload:
     """The paper's workload (arXiv 2604.15039, section 4.1)."""
     return LognormalWorkload.model_validate(
         {"kind": "lognormal", "rate": rate, "mu": 9.9, "sigma": 1, "low": 128, "high": 131072}
-        | {"output_tokens": 1024}
+        | {"output_tokens": 1024, **settings}
     )
 
 
@@ -87,6 +90,62 @@ def test_the_rate_does_not_change_the_lengths() -> None:
     assert [request.input_tokens for request in slow] == [r.input_tokens for r in fast[: len(slow)]]
 
 
+def test_requests_arrive_within_their_phase() -> None:
+    """A phase moves the requests and cuts them off; they are still the same."""
+    whole = drawn(paper("10/s"), 120 * NS_PER_S).requests
+    phase = drawn(paper("10/s", **{"from": "30s", "until": "1min"}), 120 * NS_PER_S).requests
+    assert 0 < len(phase) < len(whole)
+    for early, late in zip(whole, phase, strict=False):
+        assert (late.t_ns, late.input_tokens) == (early.t_ns + 30 * NS_PER_S, early.input_tokens)
+    assert phase[-1].t_ns < MINUTE_NS <= whole[len(phase)].t_ns + 30 * NS_PER_S
+
+
+def test_requests_say_whose_they_are() -> None:
+    """The tenant comes through, and in JSON the usual one is not written."""
+    (request, *_) = drawn(paper(tenant="team-a"), MINUTE_NS).requests
+    assert request.tenant == "team-a"
+    plain = drawn(paper(), MINUTE_NS).requests[0]
+    assert set(msgspec.json.decode(msgspec.json.encode(plain))) == {
+        "id", "t_ns", "input_tokens", "output_tokens",
+    }  # fmt: skip
+    assert msgspec.json.decode(msgspec.json.encode(request), type=Request) == request
+
+
+@given(seed=st.integers(min_value=0, max_value=2**32), block=st.integers(min_value=0, max_value=3))
+@settings(deadline=None, max_examples=25)
+def test_stratified_lengths_cover_all_strata(seed: int, block: int) -> None:
+    """Each 64 requests have one length from each 64th of the distribution, in an order of their own."""
+    spec = paper("100/s", draw="stratified")
+    requests = drawn(spec, 10 * NS_PER_S, seed).requests
+    lengths = [request.input_tokens for request in requests[block * STRATA : (block + 1) * STRATA]]
+    edges = [quantile_tokens(spec, n / STRATA) for n in range(STRATA + 1)]
+    for n, length in enumerate(sorted(lengths)):
+        assert edges[n] <= length <= edges[n + 1]
+    assert lengths != sorted(lengths)
+
+
+def test_stratified_lengths_are_fresh_in_each_block() -> None:
+    """Neither the order of the strata nor the places within them come again in the next block."""
+    spec = paper("100/s", draw="stratified")
+    tokens = [request.input_tokens for request in drawn(spec, 10 * NS_PER_S).requests]
+    first, second = tokens[:STRATA], tokens[STRATA : 2 * STRATA]
+    assert sorted(first) != sorted(second)
+    assert np.argsort(first).tolist() != np.argsort(second).tolist()
+
+
+def test_stratified_load_is_steadier_and_no_different() -> None:
+    """From seed to seed the offered tokens vary less than a third as much, around the same mean."""
+
+    def means(draw: str) -> list[float]:
+        spec = paper(draw=draw)
+        loads = (drawn(spec, 2 * MINUTE_NS, seed).requests for seed in range(0, 80, 2))
+        return [fmean(request.input_tokens for request in load) for load in loads]
+
+    independent, stratified = means("independent"), means("stratified")
+    assert pstdev(stratified) < pstdev(independent) / 3
+    assert fmean(stratified) == pytest.approx(27_400, rel=0.01)
+
+
 @given(
     mu=st.floats(min_value=-20, max_value=40),
     sigma=st.floats(min_value=1e-3, max_value=20),
@@ -134,6 +193,20 @@ def test_stretched_time() -> None:
 def test_requests_after_the_run_are_left_out() -> None:
     """A window longer than the run is cut at the run's end."""
     assert len(replayed(trace(window={"length": "1h"}), 5 * NS_PER_S).requests) == 3
+
+
+def test_a_trace_in_a_phase() -> None:
+    """The trace begins with the phase and ends with it, and its rate is that of the phase."""
+    load = replayed(trace(**{"from": "10s", "until": "14s", "tenant": "b"}))
+    assert [request.t_ns // NS_PER_S for request in load.requests] == [10, 13, 13]
+    assert {request.tenant for request in load.requests} == {"b"}
+    assert load.arrival_per_s == pytest.approx(3 / 4)
+
+
+def test_increments_of_a_trace_leave_out_known_blocks() -> None:
+    """Blocks of 512 tokens that an earlier row had do not count; a prompt of one block leaves it behind."""
+    quantiles = replayed(trace(), 5 * NS_PER_S).increment_quantiles
+    assert sorted(set(quantiles)) == [1000, 2000 - 512, 3000 - 512]
 
 
 def test_quantiles_of_a_trace_are_its_lengths() -> None:
