@@ -15,4 +15,6 @@ import msgspec  # noqa: E402, F401
 for name in _UNUSED:
     del sys.modules[name]
 
-importlib.import_module(f"agents.{sys.argv[1]}").main()
+PROGRAMS = {"prefill": "instance", "decode": "instance"}
+"""Roles whose program has another name: the same one serves both."""
+importlib.import_module(f"agents.{PROGRAMS.get(sys.argv[1], sys.argv[1])}").main()

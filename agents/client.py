@@ -82,7 +82,10 @@ class Client:
             "max_tokens": request.output_tokens,
             "stream": True,
             "request_id": request.id,
+            "user": request.tenant,
         }
+        if request.hash_ids:
+            body["hash_ids"] = request.hash_ids
         while self._idle and self._idle[-1].transport.is_closing():
             self._idle.pop()
         if self._idle:

@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 
 CONTROL_PORT, KV_PORT, HTTP_PORT = 7000, 7001, 8000
+FIRST_CACHE_TRANSFER = 1 << 40
+"""Transfers of a request's KV have its id; those of cached prefixes are numbered from here."""
 
 
 class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -34,6 +36,15 @@ class Transport(Frozen, frozen=True):
     layer_group: int
     """Layers handed over together, once the last of them is computed."""
     congestion_control: str
+    compression: str = ""
+    """A key of `agents.profiles.COMPRESSIONS`, for policies that compress; empty: none."""
+
+
+class Cache(Frozen, frozen=True):
+    """Memory for cached prefixes in each cluster, in bytes at scale 1; 0: none is kept there."""
+
+    prfaas_bytes: int = 0
+    pd_bytes: int = 0
 
 
 class Scheduling(Frozen, frozen=True):
@@ -47,6 +58,8 @@ class Scheduling(Frozen, frozen=True):
     prior_arrival_per_s: float
     output_tokens: int
     """Tokens a request generates, on average."""
+    conversion_ns: int
+    """What an instance needs to change its role, once it has nothing left to do."""
 
 
 class Request(Frozen, frozen=True):
@@ -56,6 +69,9 @@ class Request(Frozen, frozen=True):
     t_ns: int
     input_tokens: int
     output_tokens: int
+    tenant: str = "default"
+    hash_ids: tuple[int, ...] = ()
+    """Ids of its prefix blocks, where prefixes are cached."""
 
 
 class Config(Frozen, frozen=True):
@@ -67,6 +83,7 @@ class Config(Frozen, frozen=True):
     scale: float
     transport: Transport
     scheduling: Scheduling
+    cache: Cache
     stream_interval_tokens: int
     peers: tuple[Peer, ...]
     requests: tuple[Request, ...] = ()
@@ -81,6 +98,10 @@ class Config(Frozen, frozen=True):
     def having(self, role: str) -> list[Peer]:
         """All peers of a role, by name."""
         return sorted((peer for peer in self.peers if peer.role == role), key=lambda peer: peer.name)
+
+    def instances(self) -> list[Peer]:
+        """All prefill and decode instances, by name."""
+        return sorted([*self.having("prefill"), *self.having("decode")], key=lambda peer: peer.name)
 
 
 def from_arguments() -> Config:

@@ -1,4 +1,4 @@
-"""A decode instance: up to `bs_max` requests in a batch, one token each per step.
+"""Decode on an instance: up to `bs_max` requests in a batch, one token each per step.
 
 A request joins at the first step boundary after its KV is complete and checked, if there is room in the
 batch, in the order of arrival. Steps take the same time whatever the batch holds, so the instance wakes
@@ -11,12 +11,13 @@ import asyncio
 import heapq
 import time
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
 from agents import config, wire
 from agents.journal import Journal
-from agents.profiles import PROFILES
+from agents.profiles import COMPRESSIONS, PROFILES
 from agents.transport.receiver import Arrival, Receiver
 
 
@@ -26,59 +27,66 @@ class Sequence(msgspec.Struct):
     id: int
     output_tokens: int
     joined_ns: int = 0
+    unpack_bytes: int = 0
+    """Size of its KV before it was compressed; 0: it is not."""
     told: int = 0
     cancelled: bool = False
 
 
 class Decode:
-    """The instance: KV that arrives, the batch, and who waits for a place in it."""
+    """KV that arrives, the batch, and who waits for a place in it. `tell` speaks to the router.
 
-    def __init__(self, settings: config.Config) -> None:
-        self._settings = settings
-        self._journal = Journal(settings.journal)
+    An instance whose profile has no decode (`bs_max` 0) is never asked for any.
+    """
+
+    def __init__(
+        self, settings: config.Config, journal: Journal, receiver: Receiver, tell: Callable[..., None]
+    ) -> None:
+        self._scale = settings.scale
+        self._journal, self._receiver, self._tell = journal, receiver, tell
         profile = PROFILES[settings.me.profile]
         self._bs_max = profile.bs_max
-        self._step_ns = round(profile.step_s(1) * 1e9)
+        self._step_ns = round(profile.step_s(1) * 1e9) if self._bs_max else 0
+        compression = settings.transport.compression
+        self._compression = COMPRESSIONS[compression] if compression else None
         self._interval = settings.stream_interval_tokens
-        self._router: wire.Channel | None = None
         self._expected: dict[int, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._active: dict[int, Sequence] = {}
         self._due: list[tuple[int, int]] = []
         self._grid_ns = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._receiver = Receiver(self._arrived, self._refused)
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    async def run(self) -> None:
-        """Serve until killed."""
-        address = self._settings.me.address
-        await wire.serve(address, config.CONTROL_PORT, self._connected, self._take)
-        transport = self._settings.transport
-        self._receiver.listen((address, config.KV_PORT), transport.congestion_control)
-        config.say_ready()
-        await asyncio.Event().wait()
+    async def idle(self) -> None:
+        """Wait until no request is expected, waiting or in the batch."""
+        await self._idle.wait()
 
-    def _connected(self, channel: wire.Channel) -> None:
-        self._router = channel
+    def _look_if_idle(self) -> None:
+        if self._expected or self._waiting or self._active:
+            self._idle.clear()
+        else:
+            self._idle.set()
 
-    def _tell(self, op: str, **fields: object) -> None:
-        assert self._router is not None
-        self._router.send(op, **fields)
-
-    def _take(self, message: wire.Message) -> None:
+    def take(self, message: wire.Message) -> None:
+        """Expect the KV of a request, or forget it."""
         request = message["id"]
         if message["op"] == "expect":
-            self._expected[request] = Sequence(request, message["output_tokens"])
-            return
-        assert message["op"] == "cancel"
-        self._expected.pop(request, None)
-        self._receiver.drop(request)
-        gone = self._active.get(request)
-        if gone is not None:
-            gone.cancelled = True
-        self._waiting = deque(one for one in self._waiting if one.id != request)
+            self._expected[request] = Sequence(
+                request, message["output_tokens"], unpack_bytes=message["unpack_bytes"]
+            )
+        else:
+            self._expected.pop(request, None)
+            self._receiver.drop(request)
+            gone = self._active.get(request)
+            if gone is not None:
+                gone.cancelled = True
+            self._waiting = deque(one for one in self._waiting if one.id != request)
+        self._look_if_idle()
 
-    def _arrived(self, arrival: Arrival) -> None:
+    def arrived(self, arrival: Arrival) -> None:
+        """The KV of a request is complete."""
         self._journal.note(
             "kv",
             arrival.complete_ns,
@@ -87,12 +95,25 @@ class Decode:
             chunks=arrival.received_chunks,
             checksum_errors=0,
         )
-        sequence = self._expected.pop(arrival.id, None)
+        sequence = self._expected.get(arrival.id)
+        if sequence is not None and sequence.unpack_bytes:
+            asyncio.get_running_loop().call_later(self._unpack_s(sequence), self._ready, arrival.id)
+        else:
+            self._ready(arrival.id)
+
+    def _unpack_s(self, sequence: Sequence) -> float:
+        assert self._compression is not None
+        return sequence.unpack_bytes / self._scale / self._compression.decompress_bytes_per_s
+
+    def _ready(self, request: int) -> None:
+        """The request may join the batch, unless it was cancelled."""
+        sequence = self._expected.pop(request, None)
         if sequence is not None:
             self._waiting.append(sequence)
             self._admit()
 
-    def _refused(self, arrival: Arrival) -> None:
+    def refused(self, arrival: Arrival) -> None:
+        """A chunk of a request's KV is damaged."""
         self._journal.note(
             "kv",
             time.monotonic_ns(),
@@ -102,6 +123,7 @@ class Decode:
             checksum_errors=arrival.checksum_errors,
         )
         self._expected.pop(arrival.id, None)
+        self._look_if_idle()
         self._tell("failed", id=arrival.id, cause="a chunk arrived with a wrong checksum")
 
     def _admit(self) -> None:
@@ -150,6 +172,7 @@ class Decode:
         if items:
             self._tell("tokens", items=items)
         self._admit()
+        self._look_if_idle()
 
     def _next_told(self, sequence: Sequence) -> int:
         """How many tokens will have been generated when the next message is due."""
@@ -168,8 +191,3 @@ class Decode:
             t_last_ns=self._token_ns(sequence, sequence.output_tokens),
             tokens=sequence.output_tokens,
         )
-
-
-def main() -> None:
-    """The program."""
-    asyncio.run(Decode(config.from_arguments()).run())

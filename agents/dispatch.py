@@ -1,49 +1,52 @@
-"""Behind the router's front: the agents, the requests in flight, and the policy's control loop."""
+"""Behind the router's front: the requests in flight, and the policy's control loop."""
 
 from __future__ import annotations
 
-import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 
-import msgspec
-
 from agents import config, wire
+from agents.fleet import Fleet, Flight, Instance
 from agents.journal import Journal
 from agents.metrics import Metrics
 from agents.model import Lengths, System
 from agents.policies import POLICIES
-from agents.policies.view import Config, Decision, Egress, Request, State, View
-from agents.profiles import MODELS, PROFILES
+from agents.policies.view import Answer, Config, Egress, Placed, Request, State, View
+from agents.prefixes import Prefixes
+from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 from agents.ticks import Ticks
 
 
-class Flight(msgspec.Struct):
-    """One request between its arrival and its end."""
+def policy_config(settings: config.Config) -> Config:
+    """What the policy is told once."""
+    scheduling, transport = settings.scheduling, settings.transport
 
-    id: int
-    input_tokens: int
-    output_tokens: int
-    sent_ns: int
-    decision: Decision
-    prefill: str = ""
-    decode: str = ""
-    prefilled: bool = False
-    cause: str | None = None
-    progress: asyncio.Queue[int] = msgspec.field(default_factory=asyncio.Queue)
+    def profile(role: str, cluster: str) -> str:
+        return next(peer.profile for peer in settings.having(role) if peer.cluster == cluster)
 
-    async def next(self) -> int:
-        """Wait for more tokens; returns how many there are so far. `cause` is set if there will be none."""
-        return await self.progress.get()
+    def count(role: str, cluster: str) -> int:
+        return sum(peer.cluster == cluster for peer in settings.having(role))
 
-
-class _Instance(msgspec.Struct):
-    """A prefill or decode instance as the router knows it."""
-
-    peer: config.Peer
-    channel: wire.Channel | None = None
-    flights: dict[int, Flight] = {}
-    signals: wire.Message = {}
+    pd = PROFILES[profile("decode", "pd")]
+    n_prfaas = count("prefill", "prfaas")
+    return Config(
+        threshold_tokens=scheduling.threshold_tokens,
+        params=scheduling.params,
+        lengths=Lengths.from_quantiles(scheduling.length_quantiles),
+        system=System(
+            prfaas=PROFILES[profile("prefill", "prfaas")] if n_prfaas else pd,
+            pd=pd,
+            model=MODELS[settings.model],
+            n_prfaas=n_prfaas,
+            n_p=count("prefill", "pd"),
+            n_d=count("decode", "pd"),
+            output_tokens=scheduling.output_tokens,
+            scale=settings.scale,
+            compression=COMPRESSIONS[transport.compression] if transport.compression else None,
+        ),
+        prior_arrival_per_s=scheduling.prior_arrival_per_s,
+    )
 
 
 class Dispatcher:
@@ -53,213 +56,220 @@ class Dispatcher:
         self._settings = settings
         self._journal = Journal(settings.journal)
         self.metrics = Metrics()
-        scheduling = settings.scheduling
-        self._policy = POLICIES[scheduling.policy]
-        self._prefills = {peer.name: _Instance(peer) for peer in settings.having("prefill")}
-        self._decodes = {peer.name: _Instance(peer) for peer in settings.having("decode")}
+        self._policy = POLICIES[settings.scheduling.policy]
+        self._fleet = Fleet(settings)
+        self._prefixes = Prefixes(settings, self._fleet, self._compute, self._journal.note)
         self._model = MODELS[settings.model]
-        self._config = Config(
-            threshold_tokens=scheduling.threshold_tokens,
-            params=scheduling.params,
-            lengths=Lengths.from_quantiles(scheduling.length_quantiles),
-            system=self._system(),
-            prior_arrival_per_s=scheduling.prior_arrival_per_s,
-        )
+        self._config = policy_config(settings)
         self._state: State = self._policy.start(self._config)
         self._flights: dict[int, Flight] = {}
         self._used: set[int] = set()
+        self._steps = 0
+        self._placed: list[Placed] = []
+        self._answered: list[Answer] = []
         self._started_ns = self._looked_ns = time.monotonic_ns()
-        self._ticks = Ticks(scheduling.interval_ns / 1e9, self._control)
+        self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._control)
         self._acked_bytes = self._retrans_bytes = 0
         self._egress = Egress(0.0, 0, 0, 0, 0.0, 0.0)
 
-    def _system(self) -> System:
-        def profile(role: str, cluster: str) -> str:
-            return next(peer.profile for peer in self._settings.having(role) if peer.cluster == cluster)
-
-        def count(role: str, cluster: str) -> int:
-            return sum(peer.cluster == cluster for peer in self._settings.having(role))
-
-        return System(
-            prfaas=PROFILES[profile("prefill", "prfaas")],
-            pd=PROFILES[profile("decode", "pd")],
-            model=self._model,
-            n_prfaas=count("prefill", "prfaas"),
-            n_p=count("prefill", "pd"),
-            n_d=count("decode", "pd"),
-            output_tokens=self._settings.scheduling.output_tokens,
-            scale=self._settings.scale,
-        )
-
     async def start(self) -> None:
-        """Connect to every agent; the control loop runs from then on."""
-        for instances, handle in ((self._prefills, self._from_prefill), (self._decodes, self._from_decode)):
-            for name in sorted(instances):
-                instance = instances[name]
-                instance.channel = await wire.Channel.open(
-                    instance.peer.address,
-                    config.CONTROL_PORT,
-                    partial(handle, instance),
-                    partial(self._lost, instance),
-                )
+        """Connect to every instance; the control loop runs from then on."""
+        for instance in self._fleet.instances.values():
+            instance.channel = await wire.Channel.open(
+                instance.peer.address,
+                config.CONTROL_PORT,
+                partial(self._hear, instance),
+                partial(self._lost, instance),
+            )
         self._looked_ns = time.monotonic_ns()
         self._ticks.wake()
 
-    def _lost(self, instance: _Instance) -> None:
-        """An agent went away: its requests fail."""
+    def _lost(self, instance: Instance) -> None:
+        """An instance went away: its requests fail."""
         instance.channel = None
-        for flight in list(instance.flights.values()):
+        for flight in [one for one in instance.flights.values() if one.id in self._flights]:
             self._fail(flight, f"{instance.peer.name} went away")
+        self._prefixes.lost(instance)
 
     def close(self) -> None:
-        """Let go of the agents and of the journal."""
+        """Let go of the instances and of the journal."""
         self._ticks.stop()
-        for instance in (*self._prefills.values(), *self._decodes.values()):
+        for instance in self._fleet.instances.values():
             if instance.channel is not None:
                 instance.channel.close()
         self._journal.close()
+
+    def exposition(self) -> bytes:
+        """The text Prometheus scrapes."""
+        self.metrics.cached(self._prefixes.stats())
+        return self.metrics.exposition()
 
     def knows(self, request: int) -> bool:
         """Whether this id has been used before."""
         return request in self._used
 
-    def submit(self, request: int | None, input_tokens: int, output_tokens: int) -> Flight:
-        """Place a request and start it."""
+    def submit(
+        self,
+        request: int | None,
+        input_tokens: int,
+        output_tokens: int,
+        tenant: str = "default",
+        chain: tuple[int, ...] = (),
+    ) -> Flight:
+        """Place a request and start it; `chain` names the blocks of its prompt, where prefixes are cached."""
         number = request if request is not None else max(self._used, default=-1) + 1
         self._used.add(number)
         now_ns = time.monotonic_ns()
-        view = self._view(now_ns)
-        decision = self._policy.route(
-            self._config, self._state, view, Request(str(number), input_tokens, output_tokens)
+        asked = Request(
+            str(number), input_tokens, output_tokens, *self._prefixes.cached(chain, input_tokens), tenant
         )
-        flight = Flight(number, input_tokens, output_tokens, now_ns, decision)
+        view = self._view(now_ns)
+        decision = self._policy.route(self._config, self._state, view, asked)
+        flight = Flight(number, asked, chain, now_ns, decision)
+        flight.order_s = view.t_s if decision.order_s is None else decision.order_s
         self._flights[number] = flight
-        prefill = self._idlest_prefill(decision.route)
-        decode = self._idlest_decode()
-        if prefill is None or decode is None:
-            self._fail(flight, f"no {'decode' if prefill else decision.route + ' prefill'} instance is up")
-            return flight
-        flight.prefill, flight.decode = prefill.peer.name, decode.peer.name
-        prefill.flights[number] = decode.flights[number] = flight
+        self._placed.append(Placed(asked, decision.route))
+        prefill, decode = self._fleet.idlest_prefill(decision.route), self._fleet.idlest_decode()
+        if prefill is not None and decode is not None:
+            flight.prefill, flight.decode = prefill.peer.name, decode.peer.name
+            prefill.prefilling[number] = decode.decoding[number] = flight
+        if flight.prefill:
+            self._prefixes.place(flight)
         self._journal.note(
             "decision",
             now_ns,
+            step=self._step(),
             id=number,
             route=decision.route,
-            prefill=flight.prefill,
-            decode=flight.decode,
-            uncached_tokens=input_tokens,
+            prefill=flight.prefill or None,
+            decode=flight.decode or None,
+            uncached_tokens=asked.uncached_tokens,
+            cached_prfaas_tokens=asked.cached_prfaas_tokens,
+            cached_pd_tokens=asked.cached_pd_tokens,
             threshold_tokens=decision.threshold_tokens,
+            cache=decision.cache,
+            compress=decision.compress,
+            order_s=decision.order_s,
             reason=decision.reason,
+            seen={"view": view, "request": asked},
         )
-        assert prefill.channel is not None
-        assert decode.channel is not None
-        decode.channel.send(
-            "expect",
-            id=number,
-            tokens=input_tokens,
-            kv_bytes=self._model.kv_bytes(input_tokens, self._settings.scale),
-            output_tokens=output_tokens,
-        )
-        prefill.channel.send("prefill", id=number, tokens=input_tokens, decode=flight.decode)
+        if not flight.prefill:
+            missing = "decode" if prefill is not None else f"{decision.route} prefill"
+            self._fail(flight, f"no {missing} instance is up")
+        elif not flight.waits:
+            self._compute(flight)
         return flight
 
-    def _idlest_prefill(self, route: str) -> _Instance | None:
-        """The instance of the chosen cluster that will be free first."""
+    def _step(self) -> int:
+        """A number for what the policy was asked, in order."""
+        self._steps += 1
+        return self._steps
 
-        def work_s(instance: _Instance) -> float:
-            profile = PROFILES[instance.peer.profile]
-            return sum(
-                profile.prefill_s(flight.input_tokens)
-                for flight in instance.flights.values()
-                if not flight.prefilled
-            )
+    def _compute(self, flight: Flight) -> None:
+        """Everything that prefill needs is there: let it compute, and decode expect the KV."""
+        prefill, decode = self._fleet.instances[flight.prefill], self._fleet.instances[flight.decode]
+        compress = flight.decision.compress
+        size_bytes = self._model.kv_bytes(flight.kv_tokens, self._settings.scale)
+        decode.send(
+            "expect",
+            id=flight.id,
+            output_tokens=flight.request.output_tokens,
+            unpack_bytes=size_bytes if compress else 0,
+        )
+        prefill.send(
+            "prefill",
+            id=flight.id,
+            tokens=flight.computed_tokens,
+            kv_tokens=flight.kv_tokens,
+            decode=flight.decode,
+            compress=compress,
+            order_s=flight.order_s,
+        )
 
-        able = [one for one in self._prefills.values() if one.peer.cluster == route and one.channel]
-        return min(able, key=work_s, default=None)
+    def _hear(self, instance: Instance, message: wire.Message) -> None:
+        """What an instance says."""
+        match message["op"]:
+            case "signals":
+                instance.signals = message
+            case "tokens":
+                self._tokens(message["items"])
+            case "became":
+                instance.role = message["role"]
+            case "fetched":
+                self._prefixes.fetched(message["id"])
+            case "sent" | "failed" if message["id"] >= config.FIRST_CACHE_TRANSFER:
+                self._prefixes.ended(message["id"], failed=message["op"] == "failed")
+            case op:
+                flight = self._flights.get(message["id"])
+                if op == "sent":
+                    self._arrived(instance, message["id"])
+                elif flight is None:
+                    pass  # it ended before
+                elif op == "prefilled":
+                    flight.prefilled = True
+                    self._prefixes.computed(flight)
+                else:
+                    assert op == "failed", op
+                    self._fail(flight, message["cause"])
 
-    def _idlest_decode(self) -> _Instance | None:
-        able = [one for one in self._decodes.values() if one.channel]
-        return min(able, key=lambda one: len(one.flights), default=None)
+    def _arrived(self, prefill: Instance, number: int) -> None:
+        """The KV of a request is at decode: prefill has nothing of it any more."""
+        flight = prefill.prefilling.pop(number, None)
+        if flight is not None:
+            self._prefixes.sent(flight)
 
-    def _from_prefill(self, instance: _Instance, message: wire.Message) -> None:
-        if message["op"] == "signals":
-            instance.signals = message
-            return
-        flight = self._flights.get(message["id"])
-        if flight is None:
-            return
-        if message["op"] == "prefilled":
-            flight.prefilled = True  # its KV may still be on its way: not until a token has the instance done
-        else:
-            assert message["op"] == "failed"
-            self._fail(flight, message["cause"])
-
-    def _from_decode(self, _instance: _Instance, message: wire.Message) -> None:
-        if message["op"] == "failed":
-            flight = self._flights.get(message["id"])
-            if flight is not None:
-                self._fail(flight, message["cause"])
-            return
+    def _tokens(self, items: list[tuple[int, int, bool]]) -> None:
         now_ns = time.monotonic_ns()
-        for number, total, last in message["items"]:
+        for number, count, last in items:
             flight = self._flights.get(number)
             if flight is None:
                 continue
-            if total == 1:
-                self._prefills[flight.prefill].flights.pop(number, None)
-                self.metrics.first_token(flight.decision.route, (now_ns - flight.sent_ns) / 1e9)
+            route = flight.decision.route
+            if count == 1:
+                self._arrived(self._fleet.instances[flight.prefill], number)
+                ttft_s = (now_ns - flight.sent_ns) / 1e9
+                self.metrics.first_token(route, ttft_s)
+                self._answered.append(Answer(route, flight.computed_tokens, ttft_s, flight.request.tenant))
             if last:
-                self._end(flight)
-                self.metrics.ended(flight.decision.route, "completed")
-            flight.progress.put_nowait(total)
+                self._flights.pop(number)
+                self._fleet.instances[flight.decode].decoding.pop(number, None)
+                self.metrics.ended(route, "completed")
+            flight.progress.put_nowait(count)
 
     def _fail(self, flight: Flight, cause: str) -> None:
         """End a request without the rest of its tokens; its KV, wherever it is, is dropped."""
-        decode = self._decodes.get(flight.decode)
+        decode = self._fleet.instances.get(flight.decode)
         if decode is not None and decode.channel is not None:
-            decode.channel.send("cancel", id=flight.id)
-        self._end(flight)
+            decode.send("cancel", id=flight.id)
+        self._flights.pop(flight.id, None)
+        self._fleet.forget(flight.id)
+        self._prefixes.failed(flight)
         flight.cause = cause
         flight.progress.put_nowait(0)
         self.metrics.ended(flight.decision.route, "failed")
 
-    def _end(self, flight: Flight) -> None:
-        self._flights.pop(flight.id, None)
-        for instances in (self._prefills, self._decodes):
-            for instance in instances.values():
-                instance.flights.pop(flight.id, None)
-
     def _view(self, now_ns: int) -> View:
-        def queue(cluster: str) -> tuple[int, int]:
-            counts = [
-                sum(not flight.prefilled for flight in one.flights.values())
-                for one in self._prefills.values()
-                if one.peer.cluster == cluster
-            ]
-            return sum(counts), sum(count > 0 for count in counts)
-
-        (queue_prfaas, active_prfaas), (queue_pd, active_pd) = queue("prfaas"), queue("pd")
-        decoding = [
-            sum(flight.prefilled for flight in one.flights.values()) for one in self._decodes.values()
-        ]
-        slots = self._config.system.pd.bs_max
+        fleet = self._fleet
+        (queue_prfaas, active_prfaas), (queue_pd, active_pd) = fleet.queues("prfaas"), fleet.queues("pd")
+        queue_decode, active_decode = fleet.decoding()
         return View(
             t_s=(now_ns - self._started_ns) / 1e9,
             egress=self._egress,
             queue_prfaas=queue_prfaas,
             queue_pd=queue_pd,
-            queue_decode=sum(decoding),
+            queue_decode=queue_decode,
             active_prfaas=active_prfaas,
             active_pd=active_pd,
-            active_decode=sum(min(count, slots) for count in decoding),
+            active_decode=active_decode,
+            n_p=len(fleet.serving("pd", "prefill")),
+            n_d=len(fleet.serving("pd", "decode")),
+            converting=fleet.converting,
+            tenants=fleet.tenants(),
         )
 
     def _measure_egress(self, interval_s: float) -> Egress:
         """Sum what the PrfaaS instances reported since the last look."""
-        reports = [
-            one.signals for one in self._prefills.values() if one.peer.cluster == "prfaas" and one.signals
-        ]
+        reports = self._fleet.signals()
         acked = sum(report["acked_bytes"] for report in reports)
         retrans = sum(report["retrans_bytes"] for report in reports)
         active = [report for report in reports if report["active"]]
@@ -276,26 +286,47 @@ class Dispatcher:
         return egress
 
     def _control(self) -> bool:
-        """Once per interval: look, let the policy think, note what it saw and what it decided."""
+        """Once per interval: look, let the policy think, note what it saw and what it decided, do it."""
         now_ns = time.monotonic_ns()
         self._egress = self._measure_egress((now_ns - self._looked_ns) / 1e9)
         self._looked_ns = now_ns
-        view, before = self._view(now_ns), self._state
-        self._state = self._policy.update(self._config, before, view)
-        self.metrics.controlled(view, self._state)
+        before = self._state
+        view = replace(self._view(now_ns), placed=tuple(self._placed), answered=tuple(self._answered))
+        self._placed.clear()
+        self._answered.clear()
+        state = self._state = self._policy.update(self._config, before, view)
+        self.metrics.controlled(view, state)
         sent = view.egress.acked_bytes + view.egress.retrans_bytes
+        moved = state.threshold_tokens != before.threshold_tokens
         self._journal.note(
             "control",
             now_ns,
-            threshold_tokens=self._state.threshold_tokens,
+            step=self._step(),
+            threshold_tokens=state.threshold_tokens,
             previous_tokens=before.threshold_tokens,
-            reason=self._state.reason if self._state.threshold_tokens != before.threshold_tokens else "",
-            capacity_bps=self._state.capacity_bps,
+            reason=state.reason if moved or state.prefill_instances != before.prefill_instances else "",
+            capacity_bps=state.capacity_bps,
+            regime=state.regime,
             goodput_bps=view.egress.goodput_bps,
             backlog_bytes=view.egress.backlog_bytes,
             retrans_ratio=view.egress.retrans_bytes / sent if sent else 0.0,
             queue_prfaas=view.queue_prfaas,
             queue_pd=view.queue_pd,
             queue_decode=view.queue_decode,
+            n_prefill=view.n_p,
+            n_decode=view.n_d,
+            prefill_instances=state.prefill_instances,
+            seen={"view": view},
         )
+        if state.prefill_instances is not None:
+            self._convert(state.prefill_instances, now_ns)
+        if state.regime == "abundant":
+            self._prefixes.copy_hot()
         return True
+
+    def _convert(self, prefill_instances: int, now_ns: int) -> None:
+        """Let one more instance change its role, if the policy wants it and none is changing."""
+        change = self._fleet.convert(prefill_instances)
+        if change is not None:
+            instance, role = change
+            self._journal.note("role", now_ns, instance=instance.peer.name, role=role)

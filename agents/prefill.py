@@ -1,59 +1,84 @@
-"""A prefill instance: one request at a time, its KV handed over while it computes.
+"""Prefill on an instance: one request at a time, in the order given, its KV handed over while it computes.
 
 Layers leave in groups of `transport.layer_group`, each as soon as its last layer is computed.
 
-Compute replays a profile: layer i of n is finished at i/n of T_prefill(tokens).
+Compute replays a profile: layer i of n is finished at i/n of T_prefill(tokens). Compressing the KV takes time
+of the same GPUs, evenly over the layers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
-
-import msgspec
+from typing import Any, Literal
 
 from agents import config, wire
 from agents.journal import Journal
-from agents.profiles import MODELS, PROFILES
-from agents.ticks import Ticks
-from agents.transport.sender import Sender, Signals, Transfer, TransferError
+from agents.profiles import COMPRESSIONS, MODELS, PROFILES
+from agents.transport.sender import Sender, Transfer, TransferError
 
 
 class Prefill:
-    """The instance and its queue."""
+    """The queue of an instance, and the KV that leaves it. `tell` speaks to the router, `on_sent` is called
+    whenever KV was handed over for the WAN.
+    """
 
-    def __init__(self, settings: config.Config) -> None:
-        self._settings = settings
-        self._journal = Journal(settings.journal)
+    def __init__(
+        self,
+        settings: config.Config,
+        journal: Journal,
+        sender: Sender,
+        tell: Callable[..., None],
+        on_sent: Callable[[], None],
+    ) -> None:
+        self._settings, self._journal, self._sender = settings, journal, sender
+        self._tell, self._on_sent = tell, on_sent
         self._profile = PROFILES[settings.me.profile]
         self._model = MODELS[settings.model]
-        self._decodes = {peer.name: peer for peer in settings.having("decode")}
-        self._queue: asyncio.Queue[tuple[int, wire.Message]] = asyncio.Queue()
-        self._router: wire.Channel | None = None
-        self._last: Signals | None = None
+        compression = settings.transport.compression
+        self._compression = COMPRESSIONS[compression] if compression else None
+        self._peers = {peer.name: peer for peer in settings.instances()}
+        self._queue: asyncio.PriorityQueue[tuple[float, int, int, wire.Message]] = asyncio.PriorityQueue()
+        self._taken = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._report)
-        transport = settings.transport
-        self._sender = Sender(
-            connections=transport.connections,
-            chunk_bytes=transport.chunk_bytes,
-            verified=transport.payload == "verified",
-            congestion_control=transport.congestion_control,
-        )
+        self._unfinished = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    async def run(self) -> None:
-        """Serve until killed."""
-        await wire.serve(self._settings.me.address, config.CONTROL_PORT, self._connected, self._take)
-        config.say_ready()
-        await self._compute()
-
-    def _connected(self, channel: wire.Channel) -> None:
-        """The router is there, so every decode instance is: open the connections before they are needed."""
-        self._router = channel
+    def open_pools(self) -> None:
+        """Connect to every decode instance, beside everything else."""
         self._beside(self._open_pools())
+
+    async def _open_pools(self) -> None:
+        for peer in self._settings.having("decode"):
+            with suppress(OSError):  # whoever needs it tries again, and says so
+                await self._sender.connect(peer.name, (peer.address, config.KV_PORT))
+
+    def take(self, message: wire.Message) -> None:
+        """Queue one request, behind those of a lower order and those of the same that came before."""
+        self._begin_work()
+        self._taken += 1
+        self._queue.put_nowait((message["order_s"], self._taken, time.monotonic_ns(), message))
+
+    def ship(self, message: wire.Message) -> None:
+        """Send cached KV to another instance, at once and beside the computing."""
+        self._begin_work()
+        self._beside(self._ship(message["id"], message["tokens"], message["to"]))
+
+    async def idle(self) -> None:
+        """Wait until nothing is queued, computed or on its way."""
+        await self._idle.wait()
+
+    def _begin_work(self) -> None:
+        self._unfinished += 1
+        self._idle.clear()
+
+    def _end_work(self) -> None:
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._idle.set()
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something go on beside the next request; the loop itself would not keep hold of it."""
@@ -61,58 +86,32 @@ class Prefill:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open_pools(self) -> None:
-        for name in sorted(self._decodes):
-            with suppress(OSError):  # whoever needs it tries again, and says so
-                await self._sender.connect(name, (self._decodes[name].address, config.KV_PORT))
-
-    def _take(self, message: wire.Message) -> None:
-        assert message["op"] == "prefill"
-        self._queue.put_nowait((time.monotonic_ns(), message))
-
-    def _tell(self, op: str, **fields: object) -> None:
-        assert self._router is not None
-        self._router.send(op, **fields)
-
-    async def _compute(self) -> None:
+    async def compute(self) -> None:
+        """Take requests from the queue, one after the other, for ever."""
         while True:
-            queued_ns, message = await self._queue.get()
-            await self._prefill(queued_ns, message["id"], message["tokens"], message["decode"])
+            _, _, queued_ns, message = await self._queue.get()
+            await self._prefill(queued_ns, message)
 
-    async def _prefill(self, queued_ns: int, request: int, tokens: int, decode: str) -> None:
+    async def _prefill(self, queued_ns: int, message: wire.Message) -> None:
         """Compute one request; its KV may still be on its way when this returns."""
-        peer = self._decodes[decode]
-        layers = len(self._model.layers)
-        group = self._settings.transport.layer_group
-        groups = [range(first, min(first + group, layers)) for first in range(0, layers, group)]
-        sizes = [
-            sum(self._model.layer_bytes(layer, tokens, self._settings.scale) for layer in one)
-            for one in groups
-        ]
-        try:
-            await self._sender.connect(decode, (peer.address, config.KV_PORT))
-        except OSError as error:
-            self._tell("failed", id=request, cause=f"cannot reach {decode}: {error}")
+        request, tokens, decode = message["id"], message["tokens"], message["decode"]
+        groups = self._groups()
+        sizes = [self._size(one, message["kv_tokens"]) for one in groups]
+        took_ns = round(self._profile.prefill_s(tokens) * 1e9)
+        if message["compress"]:
+            assert self._compression is not None
+            took_ns += round(sum(sizes) / self._settings.scale / self._compression.compress_bytes_per_s * 1e9)
+            sizes = [max(1, round(size / self._compression.ratio)) if size else 0 for size in sizes]
+        if not await self._reach(request, decode):
             self._tell("prefilled", id=request)
+            self._end_work()
             return
         start_ns = time.monotonic_ns()
-        transfer = self._sender.begin(request, decode, sizes)
-        self._journal.note(
-            "transfer_begin",
-            start_ns,
-            id=request,
-            peer=decode,
-            wan=self._wan(decode),
-            size_bytes=transfer.size_bytes,
-            chunks=transfer.chunks,
-        )
-        took_ns = round(self._profile.prefill_s(tokens) * 1e9)
+        transfer = self._announce(request, decode, "kv", sizes, start_ns)
         for one, size in zip(groups, sizes, strict=True):
-            due_ns = start_ns + took_ns * one.stop // layers
+            due_ns = start_ns + took_ns * one.stop // len(self._model.layers)
             await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
-            self._sender.push(transfer, one.stop - 1, size)
-            if self._settings.me.cluster == "prfaas":
-                self._ticks.wake()
+            self._push(transfer, one.stop - 1, size)
         end_ns = time.monotonic_ns()
         self._journal.note(
             "prefill",
@@ -124,24 +123,82 @@ class Prefill:
             kv_bytes=transfer.size_bytes,
         )
         self._tell("prefilled", id=request)
-        self._beside(self._settle(transfer))
+        self._beside(self._settle(transfer, "kv"))
 
-    def _wan(self, decode: str) -> bool:
-        return self._settings.me.cluster != self._decodes[decode].cluster
+    async def _ship(self, transfer_id: int, tokens: int, to: str) -> None:
+        """Send the KV of `tokens` cached tokens, with the linear states and full windows behind them."""
+        if not await self._reach(transfer_id, to):
+            self._end_work()
+            return
+        groups = self._groups()
+        windows = [layer.window_tokens for layer in self._model.layers]
+        sizes = [
+            sum(self._layer_bytes(layer, max(tokens, windows[layer])) for layer in one) for one in groups
+        ]
+        transfer = self._announce(transfer_id, to, "cache", sizes, time.monotonic_ns())
+        for one, size in zip(groups, sizes, strict=True):
+            self._push(transfer, one.stop - 1, size)
+        await self._settle(transfer, "cache")
 
-    async def _settle(self, transfer: Transfer) -> None:
-        """Note how the transfer ended; tell the router when it failed."""
+    def _groups(self) -> list[range]:
+        layers, group = len(self._model.layers), self._settings.transport.layer_group
+        return [range(first, min(first + group, layers)) for first in range(0, layers, group)]
+
+    def _size(self, layers: range, tokens: int) -> int:
+        return sum(self._layer_bytes(layer, tokens) for layer in layers)
+
+    def _layer_bytes(self, layer: int, tokens: int) -> int:
+        return self._model.layer_bytes(layer, tokens, self._settings.scale)
+
+    async def _reach(self, transfer: int, peer: str) -> bool:
+        """Whether there is a pool of connections to the peer; if not, the router knows."""
+        try:
+            await self._sender.connect(peer, (self._peers[peer].address, config.KV_PORT))
+        except OSError as error:
+            self._tell("failed", id=transfer, cause=f"cannot reach {peer}: {error}")
+            return False
+        return True
+
+    def _announce(
+        self, number: int, peer: str, use: Literal["kv", "cache"], sizes: list[int], t_ns: int
+    ) -> Transfer:
+        transfer = self._sender.begin(number, peer, sizes)
+        self._journal.note(
+            "transfer_begin",
+            t_ns,
+            id=number,
+            peer=peer,
+            use=use,
+            wan=self._wan(peer),
+            size_bytes=transfer.size_bytes,
+            chunks=transfer.chunks,
+        )
+        return transfer
+
+    def _push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
+        self._sender.push(transfer, layer, size_bytes)
+        if self._settings.me.cluster == "prfaas":
+            self._on_sent()
+
+    def _wan(self, peer: str) -> bool:
+        return self._settings.me.cluster != self._peers[peer].cluster
+
+    async def _settle(self, transfer: Transfer, use: Literal["kv", "cache"]) -> None:
+        """Note how the transfer ended, and tell the router."""
         cause = None
         try:
             await transfer.over
         except TransferError as error:
             cause = str(error)
             self._tell("failed", id=transfer.id, cause=cause)
+        else:
+            self._tell("sent", id=transfer.id)
         self._journal.note(
             "transfer",
             transfer.started_ns,
             id=transfer.id,
             peer=transfer.peer,
+            use=use,
             wan=self._wan(transfer.peer),
             size_bytes=transfer.size_bytes,
             chunks=transfer.chunks,
@@ -149,16 +206,4 @@ class Prefill:
             state="failed" if cause else "completed",
             cause=cause,
         )
-
-    def _report(self) -> bool:
-        """Tell the router what the connections say, if something moved; whether something may still move."""
-        signals = self._sender.signals()
-        if self._router is not None and signals != self._last:
-            self._tell("signals", **msgspec.structs.asdict(signals))
-        self._last = signals
-        return signals.active > 0
-
-
-def main() -> None:
-    """The program."""
-    asyncio.run(Prefill(config.from_arguments()).run())
+        self._end_work()

@@ -20,7 +20,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
 
 from agents import config
-from agents.dispatch import Dispatcher, Flight
+from agents.dispatch import Dispatcher
+from agents.fleet import Flight
 from agents.profiles import PROFILES
 
 
@@ -33,7 +34,11 @@ class Completion(BaseModel):
     stream: bool = False
     prompt_tokens: int | None = Field(default=None, ge=1)
     request_id: int | None = Field(default=None, ge=0)
-    """Testbed extensions: the prompt's length without its tokens, and the id to record it under."""
+    hash_ids: list[int] = Field(default=[], max_length=4096)
+    """Testbed extensions: the prompt's length without its tokens, the id to record it under, and the ids of
+    its prefix blocks (512 tokens each)."""
+    user: str = Field(default="default", max_length=64)
+    """The tenant."""
 
     def length_tokens(self) -> int:
         """Input tokens: as stated, or counted (a word of a string prompt counts as one)."""
@@ -68,7 +73,7 @@ def build(settings: config.Config) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(dispatcher.metrics.exposition(), media_type="text/plain; version=0.0.4")
+        return Response(dispatcher.exposition(), media_type="text/plain; version=0.0.4")
 
     @app.post("/v1/completions")
     async def completions(body: Completion) -> Response:
@@ -77,7 +82,8 @@ def build(settings: config.Config) -> FastAPI:
             return _error(400, f"{tokens} input tokens; this system serves at most {longest}")
         if body.request_id is not None and dispatcher.knows(body.request_id):
             return _error(409, f"request_id {body.request_id} has been used")
-        flight = dispatcher.submit(body.request_id, tokens, body.max_tokens)
+        chain = tuple(body.hash_ids)
+        flight = dispatcher.submit(body.request_id, tokens, body.max_tokens, body.user, chain)
         return await _answer(flight, settings.model, stream=body.stream)
 
     return app
@@ -86,7 +92,7 @@ def build(settings: config.Config) -> FastAPI:
 async def _answer(flight: Flight, model: str, *, stream: bool) -> Response:
     """Everything at once at the end, or a stream from the first token on; 503 when it ends before that."""
     done = 0
-    while done < flight.output_tokens:
+    while done < flight.request.output_tokens:
         done = await flight.next()
         if flight.cause is not None:
             return _error(503, flight.cause)
@@ -101,16 +107,16 @@ def _error(status: int, message: str) -> JSONResponse:
 
 
 def _chunk(flight: Flight, model: str, new: int, total: int) -> dict[str, object]:
-    last = total == flight.output_tokens
+    last = total == flight.request.output_tokens
     return {
         "id": f"cmpl-{flight.id}",
         "object": "text_completion",
         "model": model,
         "choices": [{"index": 0, "text": " token" * new, "finish_reason": "length" if last else None}],
         "usage": {
-            "prompt_tokens": flight.input_tokens,
+            "prompt_tokens": flight.request.input_tokens,
             "completion_tokens": total,
-            "total_tokens": flight.input_tokens + total,
+            "total_tokens": flight.request.input_tokens + total,
         },
     }
 
@@ -121,7 +127,7 @@ async def _events(flight: Flight, first: int, model: str) -> AsyncIterator[bytes
     while True:
         yield b"data: " + msgspec.json.encode(_chunk(flight, model, total - told, total)) + b"\n\n"
         told = total
-        if told == flight.output_tokens:
+        if told == flight.request.output_tokens:
             break
         total = await flight.next()
         if flight.cause is not None:

@@ -1,13 +1,20 @@
-"""Messages between the router and its agents: one JSON object a line over one TCP connection each.
+"""Messages between the router and the instances: one JSON object a line over one TCP connection each.
 
-router -> prefill   prefill(id, tokens, decode)                     compute, then send the KV to `decode`
-router -> decode    expect(id, tokens, kv_bytes, output_tokens)     KV will come; then generate
-                    cancel(id)                                      forget the request and its KV
-prefill -> router   prefilled(id)                                   computed, next one may start
-                    failed(id, cause)                               the KV will not arrive
-                    signals(acked_bytes, retrans_bytes, backlog_bytes, rtt_s, min_rtt_s, active)
-decode -> router    tokens(items=[[id, tokens so far, last?], ...]) one message for the whole batch
-                    failed(id, cause)
+router -> instance
+    prefill(id, tokens, kv_tokens, decode, compress, order_s)
+                                                      compute `tokens`, send the KV of `kv_tokens` to `decode`
+    expect(id, output_tokens, unpack_bytes)           KV will come; then generate
+    cancel(id)                                        forget the request and its KV
+    ship(id, tokens, to)                              send so much cached KV to another instance
+    become(role, conversion_s)                        finish the work of one role, take the other
+instance -> router
+    prefilled(id)                                     computed, the next one may start
+    sent(id)                                          its KV has arrived
+    failed(id, cause)                                 it will not, or what came was damaged
+    tokens(items=[[id, tokens so far, last?], ...])   one message for the whole batch
+    fetched(id)                                       cached KV has arrived here
+    became(role)
+    signals(acked_bytes, retrans_bytes, backlog_bytes, rtt_s, min_rtt_s, active)
 """
 
 from __future__ import annotations

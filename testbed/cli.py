@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from testbed import calibrate, check, run
+from testbed import calibrate, check, replay, run
 from testbed.command import run_command
 from testbed.report import __main__ as report
 
@@ -15,6 +15,7 @@ app.command()(run.run)
 app.command()(check.check)
 app.command()(calibrate.calibrate)
 app.command()(report.report)
+app.command(name="replay")(replay.replay_command)
 
 
 def main() -> None:

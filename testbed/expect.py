@@ -97,11 +97,14 @@ def _bound(expectation: Expectation, metric: Metric, tables: Tables) -> Result:
     missing = _missing(expectation, metric, tables, from_s, to_s)
     if missing:
         return missing
+    if expectation.tenant is not None:
+        tables = {**tables, "requests": tables["requests"].filter(pl.col("tenant") == expectation.tenant)}
     without, requests = measure.unserved(metric, tables, from_s, to_s)
     if without and expectation.high is not None:
         return _result(
             expectation, "FAIL", None, None,
-            f"{expectation.metric}: {without} of {requests} requests {_stretch(from_s, to_s)} never got there"
+            f"{_metric(expectation)}: {without} of {requests} requests {_stretch(from_s, to_s)} never got"
+            " there"
             f" (allowed {_range(expectation, metric.unit)})",
         )  # fmt: skip
     measured = measure.value(metric, tables, from_s, to_s)
@@ -113,7 +116,7 @@ def _bound(expectation: Expectation, metric: Metric, tables: Tables) -> Result:
         "PASS" if margin >= 0 else "FAIL",
         measured,
         margin,
-        f"{expectation.metric} was {quantity(measured, metric.unit)} {_stretch(from_s, to_s)}"
+        f"{_metric(expectation)} was {quantity(measured, metric.unit)} {_stretch(from_s, to_s)}"
         f" (allowed {_range(expectation, metric.unit)})",
     )
 
@@ -290,6 +293,10 @@ def _event_time(expectation: Expectation, tables: Tables) -> float | None:
     events = tables["events"].filter((pl.col("kind") == "event") & (pl.col("name") == expectation.event))
     times = events["t_s"].drop_nulls().to_list()
     return float(times[0]) if times else None
+
+
+def _metric(expectation: Expectation) -> str:
+    return f"{expectation.metric} of {expectation.tenant}" if expectation.tenant else expectation.metric
 
 
 def _window(expectation: Expectation) -> tuple[float, float]:

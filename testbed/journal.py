@@ -36,14 +36,23 @@ others.jsonl      burst(source, sink, flows, size_bytes, t_end_ns): traffic of a
                   nothing could be on its way any more
 client.jsonl      request(id, t_ns = sent, t_first_ns, t_last_ns, t_end_ns, tokens, state, cause):
                   state is completed, failed or refused; missing times are null; once per request
-router.jsonl      decision(id, route, prefill, decode, uncached_tokens, threshold_tokens, reason)
-                  control(threshold_tokens, previous_tokens, reason, capacity_bps, goodput_bps, backlog_bytes,
-                  retrans_ratio, queue_prfaas, queue_pd, queue_decode): one per control interval
-prefill: <agent>  prefill(id, t_ns = queued, t_start_ns, t_end_ns, tokens, kv_bytes)
-                  transfer_begin(id, peer, wan, size_bytes, chunks): compute starts, KV will follow
-                  transfer(id, peer, wan, size_bytes, chunks, t_ns = first byte handed to TCP, t_end_ns =
+router.jsonl      decision(step, id, route, prefill, decode, uncached_tokens: in the PD cluster,
+                  cached_prfaas_tokens, cached_pd_tokens, threshold_tokens, cache, compress, order_s, reason,
+                  seen)
+                  control(step, threshold_tokens, previous_tokens, reason, capacity_bps, goodput_bps,
+                  backlog_bytes, retrans_ratio, queue_prfaas, queue_pd, queue_decode, regime, n_prefill,
+                  n_decode, prefill_instances, seen): one per control interval
+                  fetch(id, request, cluster, tokens, arrived): a cached prefix from the other cluster is in
+                  `cluster`, or will not come; of a hot one without a request
+                  role(instance, role): the instance was told to take this role
+                  step numbers what the policy was asked, seen is what it was shown: both together replay it
+instance: <agent> conversion(role, t_ns = told to, t_drained_ns, t_end_ns): it has this role now
+                  prefill(id, t_ns = queued, t_start_ns, t_end_ns, tokens, kv_bytes)
+                  transfer_begin(id, peer, use, wan, size_bytes, chunks): compute starts, KV will follow; use
+                  is kv, or cache for a prefix that the other cluster has cached (ids from 2^40 on)
+                  transfer(id, peer, use, wan, size_bytes, chunks, t_ns = first byte handed to TCP, t_end_ns =
                   last byte acknowledged by the receiver, state, cause): state is completed or failed
-decode: <agent>   kv(id, t_ns = last chunk in and checked, size_bytes, chunks, checksum_errors)
+                  kv(id, t_ns = last chunk in and checked, size_bytes, chunks, checksum_errors)
                   decode(id, t_ns = joined the batch, t_first_ns, t_last_ns, tokens)
 """
 

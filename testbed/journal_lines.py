@@ -217,18 +217,28 @@ class Request(Line, frozen=True, kw_only=True, tag="request"):
 class Decision(Line, frozen=True, kw_only=True, tag="decision"):
     """Where the policy sent a request; null agents: it was refused."""
 
+    step: int | None = None
+    """Number of the question among all that the policy was asked."""
     id: int
     route: str | None
     prefill: str | None
     decode: str | None
     uncached_tokens: int | None
+    cached_prfaas_tokens: int = 0
+    cached_pd_tokens: int = 0
     threshold_tokens: int | None
+    cache: str | None = None
+    compress: bool | None = None
+    order_s: float | None = None
     reason: str
+    seen: msgspec.Raw = msgspec.Raw(b"null")
+    """What the policy was shown."""
 
 
 class Control(Line, frozen=True, kw_only=True, tag="control"):
     """One control interval of the policy."""
 
+    step: int | None = None
     threshold_tokens: int
     previous_tokens: int
     reason: str
@@ -239,6 +249,36 @@ class Control(Line, frozen=True, kw_only=True, tag="control"):
     queue_prfaas: int | None = None
     queue_pd: int | None = None
     queue_decode: int | None = None
+    regime: str | None = None
+    n_prefill: int | None = None
+    n_decode: int | None = None
+    prefill_instances: int | None = None
+    seen: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Fetch(Line, frozen=True, kw_only=True, tag="fetch"):
+    """A cached prefix that one cluster sent the other has arrived there, or will not."""
+
+    id: int
+    request: int | None
+    cluster: str
+    tokens: int
+    arrived: bool
+
+
+class Role(Line, frozen=True, kw_only=True, tag="role"):
+    """An instance was told to take another role."""
+
+    instance: str
+    role: str
+
+
+class Conversion(Line, frozen=True, kw_only=True, tag="conversion"):
+    """An instance has another role; `t_ns` is when it was told to."""
+
+    role: str
+    t_drained_ns: int
+    t_end_ns: int
 
 
 class Prefill(Line, frozen=True, kw_only=True, tag="prefill"):
@@ -256,6 +296,7 @@ class Transfer(Line, frozen=True, kw_only=True, tag="transfer"):
 
     id: int
     peer: str
+    use: str = "kv"
     wan: bool
     size_bytes: int
     chunks: int
@@ -269,6 +310,7 @@ class TransferBegin(Line, frozen=True, kw_only=True, tag="transfer_begin"):
 
     id: int
     peer: str
+    use: str = "kv"
     wan: bool
     size_bytes: int
     chunks: int
@@ -295,7 +337,8 @@ class Decode(Line, frozen=True, kw_only=True, tag="decode"):
 AnyLine = (
     Start | Event | LinkSet | Calibration | Train | Settings | Counters | Trust | Capture | Captured | End
     | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst
-    | Request | Decision | Control | Prefill | TransferBegin | Transfer | Kv | Decode
+    | Request | Decision | Control | Fetch | Role | Conversion
+    | Prefill | TransferBegin | Transfer | Kv | Decode
 )  # fmt: skip
 
 

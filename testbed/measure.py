@@ -68,10 +68,15 @@ def value(metric: Metric, tables: Tables, from_s: float, to_s: float) -> float |
     """The statistic over the rows in [from, to); None when nothing was measured there."""
     recorded = tables[metric.table].filter((pl.col(metric.time) >= from_s) & (pl.col(metric.time) < to_s))
     rows = _matching(recorded, metric.where)
-    if metric.statistic == "count":
-        return None if recorded.is_empty() else float(_matching(rows, metric.counted).height)
-    if metric.statistic == "share":
-        return None if rows.is_empty() else _matching(rows, metric.counted).height / rows.height
+    if metric.statistic in {"count", "share", "rate"}:
+        counted = _matching(rows, metric.counted).height
+        nothing = {"count": recorded, "share": rows, "rate": tables[metric.table]}[
+            metric.statistic
+        ].is_empty()
+        per = {"count": 1.0, "share": rows.height, "rate": to_s - from_s}[metric.statistic]
+        return None if nothing else counted / per
+    if metric.statistic == "sum_share":
+        return _sum_share(metric, rows)
     if metric.statistic == "steady_goodput":
         return _steady_goodput_bps(rows, tables)
     column = rows[metric.column].drop_nulls().cast(pl.Float64)
@@ -79,6 +84,12 @@ def value(metric: Metric, tables: Tables, from_s: float, to_s: float) -> float |
         # Nothing matched: truly nothing, if the table was recorded and is not an instrument's own.
         return None if recorded.is_empty() or metric.table in SAMPLED_TABLES else 0.0
     return None if column.is_empty() else _STATISTICS[metric.statistic](column)
+
+
+def _sum_share(metric: Metric, rows: pl.DataFrame) -> float | None:
+    both = rows.filter(pl.col(metric.column).is_not_null() & pl.col(metric.whole).is_not_null())
+    whole = float(both[metric.whole].sum())
+    return float(both[metric.column].sum()) / whole if whole else None
 
 
 def unserved(metric: Metric, tables: Tables, from_s: float, to_s: float) -> tuple[int, int]:

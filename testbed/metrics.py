@@ -15,6 +15,8 @@ The statistics:
     sum              of the column (0 when there is no row)
     count            rows for which every pair of `counted` holds; `column` is not read
     share            count divided by all rows of step 2; `column` is not read
+    sum_share        sum of `column` divided by the sum of `whole`
+    rate             count per second of the window
     steady_goodput   see `bulk.steady_goodput_bps`
 
 A statistic other than `sum` and `count` without any row has no value, and an expectation on it fails
@@ -27,12 +29,35 @@ from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal[
-    "s", "bps", "bytes", "tokens", "packets", "super-packets", "requests", "transfers", "chunks", "ratio"
+    "s",
+    "bps",
+    "bytes",
+    "tokens",
+    "packets",
+    "super-packets",
+    "requests",
+    "requests/s",
+    "transfers",
+    "chunks",
+    "instances",
+    "ratio",
 ]
 Kind = Literal["bound", "reaction", "recovery", "stability"]
 Table = Literal["requests", "decisions", "transfers", "links"]
 Statistic = Literal[
-    "signal", "mean", "min", "max", "p50", "p90", "p99", "sum", "count", "share", "steady_goodput"
+    "signal",
+    "mean",
+    "min",
+    "max",
+    "p50",
+    "p90",
+    "p99",
+    "sum",
+    "count",
+    "share",
+    "sum_share",
+    "rate",
+    "steady_goodput",
 ]
 Match = tuple[tuple[str, str | bool], ...]
 
@@ -57,6 +82,10 @@ class Metric:
     meaning: str
     where: Match = ()
     counted: Match = ()
+    whole: str = ""
+    """For sum_share: the column that `column` is a part of."""
+    window: str = ""
+    """The time column that the window selects by, where it is not that of the table."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -66,7 +95,7 @@ class Metric:
     @property
     def time(self) -> str:
         """The column that the window selects by: arrival of requests, start of transfers, sample time."""
-        return TIME_COLUMN[self.table]
+        return self.window or TIME_COLUMN[self.table]
 
 
 def _times() -> dict[str, Metric]:
@@ -104,6 +133,19 @@ def _requests() -> dict[str, Metric]:
         metrics[f"requests.{state}_ratio"] = Metric(
             "requests", "state", "share", "ratio", f"{meaning}, share of all", counted=counted
         )
+    completed: Match = (("state", "completed"),)
+    metrics["throughput_per_s"] = Metric(
+        "requests", "state", "rate", "requests/s", "requests whose answer was complete in the window",
+        counted=completed, window="end_s",
+    )  # fmt: skip
+    metrics["cache.hit_ratio"] = Metric(
+        "requests", "cached_tokens", "sum_share", "ratio",
+        "input tokens that the prefix cache gave, share of all; of requests that were computed",
+        where=(), whole="input_tokens",
+    )  # fmt: skip
+    metrics["cache.fetched_tokens.sum"] = Metric(
+        "requests", "fetched_tokens", "sum", "tokens", "input tokens fetched from the other cluster's cache"
+    )
     offloaded: Match = (("route", "prfaas"),)
     metrics["offloaded_share"] = Metric(
         "requests", "route", "share", "ratio", "requests prefilled in DC A, share of all", counted=offloaded
@@ -127,6 +169,8 @@ def _control() -> dict[str, Metric]:
         "queue_prfaas": ("requests", "requests waiting or running at prefill instances of DC A"),
         "queue_pd": ("requests", "requests waiting or running at prefill instances of DC B"),
         "queue_decode": ("requests", "requests waiting for or held by decode instances"),
+        "n_prefill": ("instances", "instances of DC B that take new requests for prefill"),
+        "n_decode": ("instances", "instances of DC B that take new requests for decode"),
     }
     where: Match = (("kind", "control"),)
     metrics: dict[str, Metric] = {}
@@ -155,6 +199,15 @@ def _link() -> dict[str, Metric]:
                 metrics[f"{prefix}.{column}.{statistic}"] = Metric(
                     "links", column, statistic, unit, f"{meaning}, {statistic}", where
                 )
+        metrics[f"{prefix}.utilisation"] = Metric(
+            "links",
+            "throughput_bps",
+            "sum_share",
+            "ratio",
+            f"bits on the wire {direction}, share of what the link could carry",
+            where,
+            whole="rate_bps",
+        )
         metrics[f"{prefix}.drops"] = Metric(
             "links",
             "drops",
@@ -176,6 +229,14 @@ def _transfers() -> dict[str, Metric]:
     return {
         "transfers.checksum_errors": Metric(
             "transfers", "checksum_errors", "sum", "chunks", "chunks refused for a wrong checksum"
+        ),
+        "transfers.cache_bytes.sum": Metric(
+            "transfers",
+            "size_bytes",
+            "sum",
+            "bytes",
+            "cached prefixes sent to the other cluster",
+            (("use", "cache"), ("wan", True)),
         ),
         "transfers.failed": Metric(
             "transfers", "state", "count", "transfers", "failed transfers", counted=(("state", "failed"),)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from agents.config import Transport
+from agents.config import Cache, Transport
 
 Direction = Literal["a_to_b", "b_to_a"]
 DIRECTIONS: tuple[Direction, ...] = ("a_to_b", "b_to_a")
@@ -193,14 +193,19 @@ class Event(Frozen, frozen=True, kw_only=True):
     detail: str
 
 
-class Request(Frozen, frozen=True, kw_only=True):
-    """One inference request; `hash_ids` are the trace's ids of its prefix blocks, if it has any."""
+class Request(Frozen, frozen=True, kw_only=True, omit_defaults=True):
+    """One inference request of a tenant.
+
+    `hash_ids`: one for each 512 tokens of the input, the last one may stand for fewer. An id names all of the
+    input up to its block's end: requests with the same id share that prefix. Empty: nothing is shared.
+    """
 
     id: int
     t_ns: int
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
+    tenant: str = "default"
 
 
 class BulkTransfer(Frozen, frozen=True, kw_only=True):
@@ -232,8 +237,10 @@ class Policy(Frozen, frozen=True, kw_only=True):
     interval_ns: int
     params: dict[str, float]
     length_quantiles: tuple[int, ...]
-    """Input lengths (tokens) at evenly spaced probabilities: the profiled length distribution."""
+    """Lengths to compute (tokens) at evenly spaced probabilities: the profiled distribution."""
     prior_arrival_per_s: float
+    conversion_ns: int
+    """What an instance needs to change its role, once it is idle."""
 
 
 class Expectation(Frozen, frozen=True, kw_only=True):
@@ -257,6 +264,8 @@ class Expectation(Frozen, frozen=True, kw_only=True):
     within_ns: int | None = None
     level: float | None = None
     crosses: Literal["above", "below"] | None = None
+    tenant: str | None = None
+    """A bound on requests of this tenant only."""
     line: int = 0
     """Line of the scenario file, for messages."""
 
@@ -293,6 +302,7 @@ class Plan(Frozen, frozen=True, kw_only=True):
     bulk: tuple[BulkTransfer, ...]
     agents: tuple[Agent, ...]
     transport: Transport
+    cache: Cache
     policy: Policy
     expectations: tuple[Expectation, ...]
     sample_ns: int

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 import polars as pl
 
-from testbed import journal_lines, record_link, record_rows
+from testbed import journal_lines, record_decisions, record_link, record_rows
 from testbed.errors import Problem, RunError
 from testbed.plan import Plan
 from testbed.rundir import RunDir
@@ -19,10 +19,14 @@ from testbed.rundir import RunDir
 TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "requests": {
         "id": pl.Int64,
+        "tenant": pl.String,
         "arrival_s": pl.Float64,  # as planned
         "sent_s": pl.Float64,
         "input_tokens": pl.Int64,
-        "uncached_tokens": pl.Int64,
+        "uncached_tokens": pl.Int64,  # what the PD cluster would have had to compute
+        "computed_tokens": pl.Int64,  # what was computed
+        "cached_tokens": pl.Int64,  # what the cache of the chosen cluster gave: the rest of the input
+        "fetched_tokens": pl.Int64,  # of these, fetched from the other cluster for this request
         "output_tokens": pl.Int64,  # as asked
         "tokens": pl.Int64,  # as received
         "route": pl.String,  # prfaas | pd
@@ -49,11 +53,17 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "decisions": {
         "t_s": pl.Float64,
         "kind": pl.String,  # route | control
+        "step": pl.Int64,  # what the policy was asked, in order
         "id": pl.Int64,  # of the request, for route
         "route": pl.String,
         "threshold_tokens": pl.Int64,
         "previous_tokens": pl.Int64,
         "uncached_tokens": pl.Int64,
+        "cached_prfaas_tokens": pl.Int64,  # of the prompt's beginning, in each cluster, when it was placed
+        "cached_pd_tokens": pl.Int64,
+        "cache": pl.String,  # own | best: with a longer prefix from the other cluster, if it has one
+        "compress": pl.Boolean,
+        "order_s": pl.Float64,  # place in the queue of prefill; null: by arrival
         "reason": pl.String,
         "capacity_bps": pl.Float64,  # what the policy believes the link gives; null: not binding
         "goodput_bps": pl.Float64,
@@ -62,12 +72,24 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "queue_prfaas": pl.Int64,
         "queue_pd": pl.Int64,
         "queue_decode": pl.Int64,
+        "regime": pl.String,  # scarce | abundant
+        "n_prefill": pl.Int64,  # instances of the PD cluster that take new work of this role
+        "n_decode": pl.Int64,
+        "prefill_instances": pl.Int64,  # how many of prefill the policy wants; null: as they are
+        "seen": pl.String,  # JSON: what the policy was shown
+    },
+    "roles": {
+        "t_s": pl.Float64,  # told to change
+        "instance": pl.String,
+        "role": pl.String,  # prefill | decode: what it becomes
+        "drained_s": pl.Float64,  # the work of the other role was done
+        "end_s": pl.Float64,
     },
     "transfers": {
         "id": pl.Int64,  # null: a bulk transfer
         "source": pl.String,
         "sink": pl.String,
-        "use": pl.String,  # kv | tenant | microburst | bulk
+        "use": pl.String,  # kv | cache | tenant | microburst | bulk
         "wan": pl.Boolean,
         "size_bytes": pl.Int64,
         "chunks": pl.Int64,
@@ -145,7 +167,8 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
 
 SORT_KEYS: dict[str, list[str]] = {
     "requests": ["id"],
-    "decisions": ["t_s", "kind", "id"],
+    "decisions": ["t_s", "step", "kind", "id"],
+    "roles": ["t_s", "instance"],
     "transfers": ["start_s", "use", "id", "source", "sink"],
     "tcp": ["t_s", "host", "local", "remote"],
     "links": ["t_s", "direction"],
@@ -167,7 +190,8 @@ def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
     problems = [*content.problems, *record_rows.contradictions(journal, plan)]
     tables = {
         "requests": _table("requests", record_rows.requests(journal, plan)),
-        "decisions": _table("decisions", record_rows.decisions(journal)),
+        "decisions": _table("decisions", record_decisions.decisions(journal)),
+        "roles": _table("roles", record_decisions.roles(journal)),
         "transfers": _table("transfers", record_rows.transfers(journal)),
         "tcp": _table("tcp", record_rows.tcp(journal)),
         "links": _table("links", record_link.links(journal)),

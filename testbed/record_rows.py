@@ -58,6 +58,7 @@ def requests(journal: SortedJournal, plan: Plan) -> list[Row]:
     # KV with a wrong chunk is noted too, but it was refused and never complete.
     kvs = {line.id: line for line in journal.of(lines.Kv) if line.checksum_errors == 0}
     decodes = {line.id: (writer, line) for writer, line in journal.noted(lines.Decode)}
+    fetched = {line.request: line.tokens for line in journal.of(lines.Fetch) if line.arrived}
     rows = []
     for request in plan.requests:
         row = _planned(request)
@@ -67,6 +68,8 @@ def requests(journal: SortedJournal, plan: Plan) -> list[Row]:
             row |= _seen_by_client(journal, clients[request.id])
         if request.id in prefills:
             row |= _prefilled(journal, *prefills[request.id])
+            row["cached_tokens"] = request.input_tokens - row["computed_tokens"]
+            row["fetched_tokens"] = fetched.get(request.id, 0)
         if request.id in kvs:
             kv = kvs[request.id]
             prefill_end_ns = prefills[request.id][1].t_end_ns if request.id in prefills else None
@@ -83,6 +86,7 @@ def requests(journal: SortedJournal, plan: Plan) -> list[Row]:
 def _planned(request: Request) -> Row:
     return {
         "id": request.id,
+        "tenant": request.tenant,
         "arrival_s": request.t_ns / NS_PER_S,
         "input_tokens": request.input_tokens,
         "output_tokens": request.output_tokens,
@@ -121,6 +125,7 @@ def _prefilled(journal: SortedJournal, agent: str, prefill: lines.Prefill) -> Ro
         "prefill_end_s": journal.seconds(prefill.t_end_ns),
         "queue_s": between(prefill.t_ns, prefill.t_start_ns),
         "prefill_s": between(prefill.t_start_ns, prefill.t_end_ns),
+        "computed_tokens": prefill.tokens,
         "kv_bytes": prefill.kv_bytes,
     }
 
@@ -132,40 +137,6 @@ def _decoded(journal: SortedJournal, agent: str, decode: lines.Decode) -> Row:
         "decode_start_s": journal.seconds(decode.t_ns),
         "itl_s": None if whole_s is None or decode.tokens <= 1 else whole_s / (decode.tokens - 1),
     }
-
-
-def decisions(journal: SortedJournal) -> list[Row]:
-    """Every routing of a request and every control interval of the policy."""
-    routes = [
-        {
-            "t_s": journal.seconds(line.t_ns),
-            "kind": "route",
-            "id": line.id,
-            "route": line.route,
-            "threshold_tokens": line.threshold_tokens,
-            "uncached_tokens": line.uncached_tokens,
-            "reason": line.reason,
-        }
-        for line in journal.of(lines.Decision)
-    ]
-    controls = [
-        {
-            "t_s": journal.seconds(line.t_ns),
-            "kind": "control",
-            "threshold_tokens": line.threshold_tokens,
-            "previous_tokens": line.previous_tokens,
-            "reason": line.reason,
-            "capacity_bps": line.capacity_bps,
-            "goodput_bps": line.goodput_bps,
-            "backlog_bytes": line.backlog_bytes,
-            "retrans_ratio": line.retrans_ratio,
-            "queue_prfaas": line.queue_prfaas,
-            "queue_pd": line.queue_pd,
-            "queue_decode": line.queue_decode,
-        }
-        for line in journal.of(lines.Control)
-    ]
-    return routes + controls
 
 
 def transfers(journal: SortedJournal) -> list[Row]:
@@ -191,7 +162,7 @@ def _kv_transfers(journal: SortedJournal) -> list[Row]:
             "id": line.id,
             "source": writer,
             "sink": line.peer,
-            "use": "kv",
+            "use": line.use,
             "wan": line.wan,
             "size_bytes": line.size_bytes,
             "chunks": line.chunks,
@@ -214,7 +185,7 @@ def _cut_off(journal: SortedJournal, writer: str, begun: lines.TransferBegin) ->
         "id": begun.id,
         "source": writer,
         "sink": begun.peer,
-        "use": "kv",
+        "use": begun.use,
         "wan": begun.wan,
         "size_bytes": begun.size_bytes,
         "chunks": begun.chunks,

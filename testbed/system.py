@@ -24,10 +24,16 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
         )
         for one in plan.agents
     )
+    caching = plan.cache != config.Cache()
     is_client = agent.role == "client"
     requests = tuple(
         config.Request(
-            id=one.id, t_ns=one.t_ns, input_tokens=one.input_tokens, output_tokens=one.output_tokens
+            id=one.id,
+            t_ns=one.t_ns,
+            input_tokens=one.input_tokens,
+            output_tokens=one.output_tokens,
+            tenant=one.tenant,
+            hash_ids=one.hash_ids if caching else (),
         )
         for one in plan.requests
     )
@@ -46,7 +52,9 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
                 length_quantiles=plan.policy.length_quantiles,
                 prior_arrival_per_s=plan.policy.prior_arrival_per_s,
                 output_tokens=round(fmean(one.output_tokens for one in plan.requests)),
+                conversion_ns=plan.policy.conversion_ns,
             ),
+            cache=plan.cache,
             stream_interval_tokens=plan.stream_interval_tokens,
             peers=peers,
             requests=requests if is_client else (),

@@ -1,12 +1,16 @@
 """A fixed length threshold: the paper's routing rule without its short-term reaction."""
 
+from agents.policies import params
 from agents.policies.view import Config, Decision, Request, State, View, by_length
 
 
 def start(config: Config) -> State:
-    """The configured threshold, for good; takes no parameters."""
-    if config.params:
-        raise ValueError(f"static_threshold takes no parameters, found {', '.join(sorted(config.params))}")
+    """The configured threshold, for good.
+
+    Raises:
+        ValueError: a parameter is given, for there are none.
+    """
+    params.check("static_threshold", {}, config.params)
     return State(config.threshold_tokens, None, "fixed threshold")
 
 

@@ -29,7 +29,7 @@ def rebuild(run: RunDir) -> verdict.Verdict:
     from testbed import audit, expect, record  # noqa: PLC0415 - half a second, which `--help` does not need
     from testbed.report import page  # noqa: PLC0415 - same
 
-    plan = _plan(run)
+    plan = read_plan(run)
     tables = record.build(run, plan)
     findings = audit.judge(plan, tables)
     judged = expect.judge(plan, tables, expect.trust(run, tables, findings))
@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     return run_command(app, arguments)
 
 
-def _plan(run: RunDir) -> Plan:
+def read_plan(run: RunDir) -> Plan:
+    """The plan of a run; ScenarioError when there is none of this version."""
     try:
         return Plan.read(run.plan)
     except (OSError, msgspec.DecodeError) as error:

@@ -44,7 +44,7 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
         Figure(
             "Scheduler",
             "requests with more uncached tokens than the threshold are prefilled in A",
-            (_threshold(tables), _offloaded(tables)),
+            (_threshold(tables), _offloaded(tables), *_roles(tables), *_cached(tables)),
         ),
         Figure(
             "Time to first token",
@@ -162,6 +162,31 @@ def _offloaded(tables: Tables) -> Chart:
     return Chart("Offloaded share of requests", "%", 120, (curve,), top=100.0)
 
 
+def _roles(tables: Tables) -> tuple[Chart, ...]:
+    """Nothing where no role changed."""
+    if tables["roles"].is_empty():
+        return ()
+    control = _control(tables)
+    curves = (
+        Curve("prefill", "orange", "step", *signals.samples(control, "n_prefill")),
+        Curve("decode", "green", "step", *signals.samples(control, "n_decode")),
+    )
+    return (Chart("Instances of B that take new work", "instances", 120, curves),)
+
+
+def _cached(tables: Tables) -> tuple[Chart, ...]:
+    """Nothing where the cache gave nothing."""
+    requests = tables["requests"].filter(pl.col("cached_tokens").is_not_null()).sort("arrival_s", "id")
+    if not requests["cached_tokens"].sum():
+        return ()
+    shares = (100 * requests["cached_tokens"] / requests["input_tokens"]).to_list()
+    points = signals.moving(
+        requests["arrival_s"].to_list(), shares, SHARE_WINDOW_S, lambda values: sum(values) / len(values)
+    )
+    curve = Curve(f"of a prompt, mean of the last {SHARE_WINDOW_S:.0f} s", "purple", "line", *points)
+    return (Chart("Given by the prefix cache", "%", 120, (curve,), top=100.0),)
+
+
 def _ttft(tables: Tables) -> Chart:
     requests = tables["requests"].filter(pl.col("sent_s").is_not_null()).sort("sent_s", "id")
     answered = requests.filter(pl.col("ttft_s").is_not_null())
@@ -193,7 +218,7 @@ def _dots(requests: pl.DataFrame, label: str, colour: str, shape: str) -> Curve:
 
 def _title(row: dict[str, object]) -> str:
     lines = [
-        f"request {row['id']}: {row['uncached_tokens'] or row['input_tokens']:,} tokens, {row['prefill']}"
+        f"request {row['id']}: {row['computed_tokens'] or row['input_tokens']:,} tokens, {row['prefill']}"
     ]
     for column, what in (
         ("ttft_s", "time to first token"),

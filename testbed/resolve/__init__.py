@@ -24,6 +24,7 @@ from testbed.resolve.system import (
     check_sections,
     max_input_tokens,
     resolve_agents,
+    resolve_cache,
     resolve_hosts,
     resolve_policy,
 )
@@ -75,6 +76,7 @@ def resolve(
     hosts = resolve_hosts(scenario, findings)
     link = resolve_link(scenario, scale, seed, base_dir, findings)
     requests = resolve_load(scenario, seed, traces or base_dir, max_input_tokens(scenario), findings)
+    tenants = sorted({request.tenant for request in requests.requests}) if requests else []
     plan = Plan(
         version=PLAN_VERSION,
         name=scenario.name,
@@ -108,9 +110,11 @@ def resolve(
             chunk_bytes=scenario.transport.chunk,
             layer_group=scenario.transport.layer_group,
             congestion_control=scenario.transport.congestion_control,
+            compression=scenario.transport.compression or "",
         ),
+        cache=resolve_cache(scenario, findings),
         policy=resolve_policy(scenario, scale, requests, findings),
-        expectations=resolve_expectations(scenario, scale, seed, findings),
+        expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
         window_bytes=_window_bytes(scenario, scale, link.need_bytes),
         memory_bytes=BASE_MEMORY_BYTES + -(-4 * link.need_bytes // MIB) * MIB,

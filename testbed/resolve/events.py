@@ -9,7 +9,7 @@ from testbed.resolve.describe import describe
 from testbed.resolve.findings import Findings
 from testbed.resolve.patterns import draw_outage, drawn_outage
 from testbed.scenario.link import Noise
-from testbed.scenario.model import BulkWorkload, Scenario
+from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
 from testbed.scenario.timeline import (
     BackgroundEntry,
@@ -27,6 +27,7 @@ from testbed.scenario.timeline import (
     TraceEntry,
     WaveEntry,
 )
+from testbed.scenario.workload import BulkWorkload
 from testbed.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 

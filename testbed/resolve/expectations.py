@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from testbed import plan
 from testbed.metrics import METRICS, Unit
 from testbed.resolve.events import named_times
 from testbed.resolve.findings import Findings
 from testbed.scenario.expectations import Bound, Expectation, Reaction, Recovery, Stability
-from testbed.scenario.model import BulkWorkload, Scenario
+from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
+from testbed.scenario.workload import BulkWorkload
 from testbed.units import NS_PER_S, format_duration_ns, format_rate_bps, format_size_bytes
 
 
 def resolve_expectations(
-    scenario: Scenario, scale: float, seed: int, findings: Findings
+    scenario: Scenario, scale: float, seed: int, tenants: Collection[str], findings: Findings
 ) -> tuple[plan.Expectation, ...]:
     """All expectations; unknown events, empty or late windows and metrics without data are problems.
 
     Limits in bits per second or bytes are written for scale 1 and multiplied by `scale`, as the link is.
     """
+    for index, expectation in enumerate(scenario.expect):
+        if isinstance(expectation, Bound):
+            _check_tenant(expectation, tenants, ("expect", index, "tenant"), findings)
     return tuple(
         _resolved(scenario, _scaled(expectation, scale), seed, ("expect", index), findings)
         for index, expectation in enumerate(scenario.expect)
@@ -47,7 +53,7 @@ def _resolved(
             from_ns, to_ns = _window(scenario, expectation.start, expectation.end, path, findings)
             return plan.Expectation(
                 name=name, kind="bound", metric=expectation.metric, from_ns=from_ns, to_ns=to_ns,
-                low=expectation.low, high=expectation.high, line=line,
+                low=expectation.low, high=expectation.high, tenant=expectation.tenant, line=line,
             )  # fmt: skip
         case Stability():
             from_ns, to_ns = _window(scenario, expectation.start, expectation.end, path, findings)
@@ -81,13 +87,22 @@ def _resolved(
     raise AssertionError(expectation)
 
 
+def _check_tenant(expectation: Bound, tenants: Collection[str], path: KeyPath, findings: Findings) -> None:
+    if expectation.tenant is None:
+        return
+    if METRICS[expectation.metric].table != "requests":
+        findings.add(path, f"{expectation.metric} is not told apart by tenant", "a metric of requests")
+    findings.name_unknown(path, "tenant", expectation.tenant, tenants)
+
+
 def default_name(expectation: Expectation) -> str:
     """What is expected, in a few words, when the scenario gives no name."""
     metric = expectation.metric
     unit = METRICS[metric].unit
     match expectation:
         case Bound():
-            return f"{metric} {_range(expectation.low, expectation.high, unit)}"
+            of = f" of {expectation.tenant}" if expectation.tenant else ""
+            return f"{metric}{of} {_range(expectation.low, expectation.high, unit)}"
         case Reaction():
             level, within = format_in_unit(expectation.level, unit), format_duration_ns(expectation.within)
             return f"{metric} crosses {expectation.crosses} {level} within {within} of {expectation.after}"

@@ -5,14 +5,18 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Final, Literal
 
+from agents.cache.pool import Pool
+from agents.config import Cache
 from agents.model import Lengths, System
 from agents.policies import POLICIES
 from agents.policies.view import Config
-from agents.profiles import MODELS, PROFILES
+from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 from testbed import plan
 from testbed.resolve.findings import Findings
-from testbed.scenario.model import BulkWorkload, Clusters, Scenario
+from testbed.scenario.model import Clusters, Scenario
 from testbed.scenario.model import Policy as PolicySpec
+from testbed.scenario.workload import BulkWorkload
+from testbed.units import format_size_bytes
 from testbed.workload import Load
 from topologies import TOPOLOGIES
 
@@ -38,11 +42,11 @@ def resolve_hosts(scenario: Scenario, findings: Findings) -> tuple[str, ...]:
 def check_sections(scenario: Scenario, findings: Findings) -> None:
     """Requests need a system to serve them; for bulk transfers it would be a setting without effect."""
     bulk = isinstance(scenario.workload, BulkWorkload)
-    for name in ("model", "clusters", "policy"):
+    for name in ("model", "clusters", "policy", "cache"):
         given = getattr(scenario, name) is not None
         if bulk and given:
             findings.add((name,), "has no effect on a bulk workload", next_step="remove it")
-        if not bulk and not given:
+        if not bulk and not given and name != "cache":
             findings.add((name,), "is missing", "needed by every workload that sends requests")
 
 
@@ -94,24 +98,55 @@ def resolve_policy(scenario: Scenario, scale: float, load: Load | None, findings
     """
     spec = scenario.policy
     if spec is None:
-        return _policy("", 0, 1, {}, None)
+        return plan.Policy(
+            name="",
+            threshold_tokens=0,
+            interval_ns=1,
+            params={},
+            length_quantiles=(),
+            prior_arrival_per_s=0.0,
+            conversion_ns=0,
+        )
     known = not findings.name_unknown(("policy", "name"), "policy", spec.name, POLICIES)
     if known and load is not None:
         _check_parameters(scenario, spec, scale, load, findings)
-    return _policy(spec.name, spec.threshold, spec.interval, spec.params, load)
-
-
-def _policy(
-    name: str, threshold_tokens: int, interval_ns: int, params: dict[str, float], load: Load | None
-) -> plan.Policy:
+    conversion_ns = scenario.clusters.pd.conversion if scenario.clusters else 0
+    prior = _prior(scenario, load) if load else ()
     return plan.Policy(
-        name=name,
-        threshold_tokens=threshold_tokens,
-        interval_ns=interval_ns,
-        params=dict(sorted(params.items())),
-        length_quantiles=load.length_quantiles if load else (),
+        name=spec.name,
+        threshold_tokens=spec.threshold,
+        interval_ns=spec.interval,
+        params=dict(sorted(spec.params.items())),
+        length_quantiles=prior,
         prior_arrival_per_s=load.arrival_per_s if load else 0.0,
+        conversion_ns=conversion_ns,
     )
+
+
+def _prior(scenario: Scenario, load: Load) -> tuple[int, ...]:
+    """The distribution of lengths to compute that a scheduler has been told: with a cache, what it leaves."""
+    return load.length_quantiles if scenario.cache is None else load.increment_quantiles
+
+
+def resolve_cache(scenario: Scenario, findings: Findings) -> Cache:
+    """Memory for cached prefixes; a model without blocks to cache is a problem, and so is no room for one."""
+    spec = scenario.cache
+    if spec is None:
+        return Cache()
+    model = MODELS.get(scenario.model or "")
+    for name, size_bytes in (("prfaas", spec.prfaas), ("pd", spec.pd)):
+        if model is None:
+            break
+        try:
+            pool = Pool(model, size_bytes)
+        except ValueError as error:
+            findings.add(("cache",), str(error), "a model with full attention, or no cache")
+            break
+        least = 1 + pool.state_blocks
+        if pool.total_blocks < least:
+            found = f"{format_size_bytes(size_bytes)} do not hold a single prefix of {model.name}"
+            findings.add(("cache", name), found, f"at least {format_size_bytes(least * pool.block_bytes)}")
+    return Cache(prfaas_bytes=spec.prfaas, pd_bytes=spec.pd)
 
 
 def _check_parameters(
@@ -132,11 +167,12 @@ def _check_parameters(
         n_d=clusters.pd.decode,
         output_tokens=round(fmean(request.output_tokens for request in load.requests)),
         scale=scale,
+        compression=COMPRESSIONS.get(scenario.transport.compression or ""),
     )
     config = Config(
         threshold_tokens=spec.threshold,
         params=spec.params,
-        lengths=Lengths.from_quantiles(load.length_quantiles),
+        lengths=Lengths.from_quantiles(_prior(scenario, load)),
         system=system,
         prior_arrival_per_s=load.arrival_per_s,
     )
@@ -149,6 +185,9 @@ def _check_parameters(
 def _check_profiles(scenario: Scenario, clusters: Clusters, findings: Findings) -> None:
     if scenario.model is not None:
         findings.name_unknown(("model",), "model", scenario.model, MODELS)
+    if scenario.transport.compression is not None:
+        compression = scenario.transport.compression
+        findings.name_unknown(("transport", "compression"), "compression", compression, COMPRESSIONS)
     for name, profile in (("prfaas", clusters.prfaas.profile), ("pd", clusters.pd.profile)):
         findings.name_unknown(("clusters", name, "profile"), "profile", profile, PROFILES)
     pd = PROFILES.get(clusters.pd.profile)

@@ -104,6 +104,8 @@ class Bound(Ranged):
     """A statistic over a window lies between `min` and `max`. Default window: the whole run."""
 
     metric: Annotated[str, _metric_for("bound")] = Field(alias="bound")
+    tenant: str | None = None
+    """Only requests of this tenant."""
     start: Duration = Field(0, alias="from")
     end: Duration | None = Field(None, alias="to")
 

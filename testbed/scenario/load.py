@@ -79,7 +79,25 @@ def _problem(source: Source, sections: dict[int, type[Section]], details: ErrorD
         case _:
             found = f"{value} is not allowed here"
             allowed = details["msg"].removeprefix("Input should be ").removeprefix("Value should have ")
+            allowed = _with_units(allowed, context, details["input"])
     return Problem(where, found, allowed, hint)
+
+
+def _with_units(allowed: str, context: dict[str, Any], written: object) -> str:
+    """Bounds of a quantity in its own units, not in those in which it is kept."""
+    bounds = [context[key] for key in ("le", "lt", "ge", "gt") if isinstance(context.get(key), int)]
+    for parse, format_ in (
+        (units.parse_duration_ns, units.format_duration_ns),
+        (units.parse_size_bytes, units.format_size_bytes),
+        (units.parse_rate_bps, units.format_rate_bps),
+    ):
+        try:
+            parse(written)
+        except units.UnitError:
+            continue
+        for bound in bounds:
+            allowed = allowed.replace(str(bound), format_(bound))
+    return allowed
 
 
 _SHAPES = {

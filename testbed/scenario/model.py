@@ -6,10 +6,10 @@ those names are checked by `resolve`. docs/writing-a-scenario.md shows each fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Le, MinLen
-from pydantic import Field, Strict, model_validator
+from pydantic import Field, Strict
 
 from testbed.scenario.expectations import Expectation
 from testbed.scenario.link import Link
@@ -19,13 +19,11 @@ from testbed.scenario.quantities import (
     Duration,
     Number,
     PositiveDuration,
-    PositiveNumber,
-    RequestRate,
     Section,
     Size,
-    refusal,
 )
 from testbed.scenario.timeline import Capture, CongestionControl, TimelineEntry
+from testbed.scenario.workload import Workload
 from testbed.units import parse_duration_ns, parse_size_bytes
 
 MIN_SCALE: Final = 1e-4
@@ -42,16 +40,20 @@ class Topology(Section):
 class PrefillCluster(Section):
     """The PrfaaS cluster in DC A: prefill instances on hosts a1, a2, ..."""
 
-    instances: Count
+    instances: CountOrZero
     profile: str
 
 
 class PdCluster(Section):
-    """The PD cluster in DC B: prefill instances on b1, b2, ..., decode instances on the hosts after them."""
+    """The PD cluster in DC B: prefill instances on b1, b2, ..., decode instances on the hosts after them.
 
-    prefill: Count
+    `conversion` is what an instance needs to change its role when the policy wants it to, once it is idle.
+    """
+
+    prefill: CountOrZero
     decode: Count
     profile: str
+    conversion: Annotated[Duration, Le(3_600_000_000_000)] = parse_duration_ns("10s")
 
 
 class Clusters(Section):
@@ -71,6 +73,15 @@ class Transport(Section):
     congestion_control: CongestionControl = "cubic"
     window: Annotated[Size, Ge(2**16), Le(2**31 - 1)] | None = None
     """Largest TCP window; by default what the link needs."""
+    compression: str | None = None
+    """A key of `agents.profiles.COMPRESSIONS`, for policies that compress KV."""
+
+
+class Cache(Section):
+    """Memory for the KV of cached prefixes in each cluster, all instances together; not scaled."""
+
+    prfaas: Size
+    pd: Size
 
 
 class Policy(Section):
@@ -80,63 +91,6 @@ class Policy(Section):
     threshold: CountOrZero
     interval: Annotated[PositiveDuration, Ge(10_000_000), Le(60_000_000_000)] = parse_duration_ns("250ms")
     params: dict[str, Number] = Field(default_factory=dict)
-
-
-class LognormalWorkload(Section):
-    """Poisson arrivals; input lengths from a lognormal distribution cut at `low` and `high` tokens."""
-
-    kind: Literal["lognormal"]
-    rate: RequestRate
-    mu: Number
-    sigma: PositiveNumber
-    low: Count
-    high: Count
-    output_tokens: Annotated[Count, Le(131_072)]
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> LognormalWorkload:
-        if self.low > self.high:
-            raise refusal(f"low ({self.low}) is above high ({self.high})", "low up to high")
-        return self
-
-
-class TraceWindow(Section):
-    """The part of a trace to replay: from `start`, for `length` (default: as long as the run)."""
-
-    start: Duration = 0
-    length: PositiveDuration | None = None
-
-
-class MooncakeWorkload(Section):
-    """Replay of a trace in Mooncake's format. `time_scale` stretches its time: 0.5 is twice the load."""
-
-    kind: Literal["mooncake"]
-    trace: Annotated[str, MinLen(1)]
-    window: TraceWindow = TraceWindow()
-    time_scale: Annotated[PositiveNumber, Ge(1e-3), Le(1e3)] = 1.0
-    clamp: Annotated[bool, Strict()] = False
-    """Shorten inputs that the compute profiles do not reach, instead of refusing the trace."""
-
-
-class BulkSpec(Section):
-    """One plain transfer of `size` bytes."""
-
-    at: Duration
-    source: str = Field(alias="from")
-    sink: str = Field(alias="to")
-    size: Size
-
-
-class BulkWorkload(Section):
-    """No requests: transfers that measure the link itself."""
-
-    kind: Literal["bulk"]
-    transfers: Annotated[tuple[BulkSpec, ...], MinLen(1)]
-
-
-Workload: TypeAlias = Annotated[
-    LognormalWorkload | MooncakeWorkload | BulkWorkload, Field(discriminator="kind")
-]
 
 
 class Scenario(Section):
@@ -154,6 +108,7 @@ class Scenario(Section):
     clusters: Clusters | None = None
     transport: Transport = Transport()
     policy: Policy | None = None
+    cache: Cache | None = None
     stream_interval: Count = 256
     link: Link
     workload: Workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agents.config import Config, Peer, Scheduling, Transport
+from agents.config import Cache, Config, Peer, Scheduling, Transport
 
 LONG_TOKENS, SHORT_TOKENS = 30_000, 1_000
 THRESHOLD_TOKENS = 19_400
@@ -45,7 +45,9 @@ def make_config(name: str, journal: Path, network: str = "127.0.0") -> Config:
             length_quantiles=(128, 20_000, 131_072),
             prior_arrival_per_s=1.0,
             output_tokens=8,
+            conversion_ns=1_000_000_000,
         ),
+        cache=Cache(),
         stream_interval_tokens=4,
         peers=peers(network),
     )

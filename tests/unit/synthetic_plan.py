@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from agents.config import Transport
+from agents.config import Cache, Transport
 from testbed.plan import (
     Agent,
     Burst,
@@ -87,7 +87,7 @@ def make_plan(name: str = "congestion", requests: int = 300, seed: int = 7) -> P
         topology="two_dc",
         topology_params={},
         mtu_bytes=9000,
-        model="kimi_linear",
+        model="kimi_linear_48b",
         link={"a_to_b": calm, "b_to_a": calm},
         changes=(
             LinkChange(t_ns=0, direction="a_to_b", state=calm, seed=1),
@@ -128,6 +128,7 @@ def make_plan(name: str = "congestion", requests: int = 300, seed: int = 7) -> P
             layer_group=4,
             congestion_control="cubic",
         ),
+        cache=Cache(),
         policy=Policy(
             name="bandwidth_aware",
             threshold_tokens=CALM_TOKENS,
@@ -135,6 +136,7 @@ def make_plan(name: str = "congestion", requests: int = 300, seed: int = 7) -> P
             params={},
             length_quantiles=(1024, 20_000, 131_072),
             prior_arrival_per_s=2.5,
+            conversion_ns=10 * S,
         ),
         expectations=expectations(),
         sample_ns=int(STEP_S * S),

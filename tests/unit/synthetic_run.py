@@ -230,7 +230,7 @@ def _write_control(
             {
                 "id": job.request.id, "route": route, "prefill": job.agent,
                 "decode": DECODE[job.request.id % len(DECODE)], "uncached_tokens": job.request.input_tokens,
-                "threshold_tokens": job.threshold,
+                "threshold_tokens": job.threshold, "cache": "own", "compress": False,
                 "reason": f"{job.request.input_tokens} uncached tokens, {verb} the threshold",
             },
         ))  # fmt: skip
@@ -249,10 +249,11 @@ def _write_control(
                 "queue_prfaas": sum(j.offloaded and j.sent_s < t_s < j.start_s for j in jobs),
                 "queue_pd": sum(not j.offloaded and j.sent_s < t_s < j.start_s for j in jobs),
                 "queue_decode": sum(j.kv_done_s < t_s < j.kv_done_s + 20 for j in jobs),
+                "regime": "scarce", "n_prefill": len(PREFILL_B), "n_decode": len(DECODE),
             },
         ))  # fmt: skip
-    for t_ns, kind, fields in sorted(notes, key=lambda note: note[0]):
-        router.note(kind, t_ns, **fields)
+    for step, (t_ns, kind, fields) in enumerate(sorted(notes, key=lambda note: note[0]), start=1):
+        router.note(kind, t_ns, step=step, **fields)
 
 
 def _write_jobs(opened: Opener, jobs: list[Job], random: Random) -> None:
@@ -267,7 +268,7 @@ def _write_jobs(opened: Opener, jobs: list[Job], random: Random) -> None:
             tokens=job.request.input_tokens, kv_bytes=job.kv_bytes,
         )  # fmt: skip
         prefill.note(
-            "transfer", ns(job.start_s + 0.002), id=number, peer=decode, wan=job.offloaded,
+            "transfer", ns(job.start_s + 0.002), id=number, peer=decode, use="kv", wan=job.offloaded,
             size_bytes=job.kv_bytes, chunks=chunks, t_end_ns=ns(job.kv_done_s + 0.0058), state="completed",
             cause=None,
         )  # fmt: skip

@@ -9,11 +9,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agents.decode import Decode
-from agents.profiles import PROFILES
-from agents.transport.receiver import Arrival
+from agents.journal import Journal
+from agents.profiles import COMPRESSIONS, PROFILES
+from agents.transport.receiver import Arrival, Receiver
 from tests.unit.agent_config import make_config
 from tests.unit.jumping_loop import JumpingLoop
 
@@ -27,27 +29,34 @@ class Bench:
 
     def __init__(self, journal: Path, loop: JumpingLoop) -> None:
         settings = make_config("decode-b2", journal)
+        transport = msgspec.structs.replace(settings.transport, compression="cachegen")
+        settings = msgspec.structs.replace(settings, transport=transport)
         self._path, self._loop = Path(settings.journal), loop
-        self.decode = Decode(settings)
         self.said: list[tuple[int, str, Any]] = []
-        self.decode._connected(self)  # type: ignore[arg-type]
+        receiver = Receiver(lambda _arrival: None, lambda _arrival: None)
+        self.decode = Decode(settings, Journal(settings.journal), receiver, self.send)
 
     def send(self, op: str, **fields: Any) -> None:
         """The router's end of the channel."""
         self.said.append((self._loop.jump.now_ns, op, fields))
 
-    def expect(self, *requests: int, output_tokens: int = 8) -> None:
+    def expect(self, *requests: int, output_tokens: int = 8, unpack_bytes: int = 0) -> None:
         for request in requests:
-            self.decode._take(
-                {"op": "expect", "id": request, "tokens": 10, "kv_bytes": 1, "output_tokens": output_tokens}
-            )
+            self.decode.take({
+                "op": "expect", "id": request, "output_tokens": output_tokens, "unpack_bytes": unpack_bytes,
+            })  # fmt: skip
+
+    async def idle_at(self) -> float:
+        """When the instance has nothing left to do, in seconds."""
+        await self.decode.idle()
+        return self._loop.time()
 
     def cancel(self, request: int) -> None:
-        self.decode._take({"op": "cancel", "id": request})
+        self.decode.take({"op": "cancel", "id": request})
 
     def arrive(self, *requests: int) -> None:
         for request in requests:
-            self.decode._arrived(Arrival(request, 1, 1, 1, 1, complete_ns=self._loop.jump.now_ns))
+            self.decode.arrived(Arrival(request, 1, 1, 1, 1, complete_ns=self._loop.jump.now_ns))
 
     def tokens(self, request: int) -> list[tuple[int, int, bool]]:
         """When how many tokens of a request were told, and whether that was the last word."""
@@ -185,7 +194,7 @@ def test_kv_with_a_wrong_checksum_is_never_decoded(play: Callable[[Scenario], Be
 
     async def scenario(bench: Bench) -> None:
         bench.expect(1)
-        bench.decode._refused(Arrival(1, 10, 2, 5, 1, checksum_errors=1))
+        bench.decode.refused(Arrival(1, 10, 2, 5, 1, checksum_errors=1))
         bench.arrive(1)
         await asyncio.sleep(1)
 
@@ -205,3 +214,60 @@ def test_kv_that_nobody_expects_is_noted_only(play: Callable[[Scenario], Bench])
     bench = play(scenario)
     assert bench.said == []
     assert bench.journal("kv").keys() == {5}
+
+
+UNPACK_S = 0.16
+UNPACK_BYTES = round(UNPACK_S * COMPRESSIONS["cachegen"].decompress_bytes_per_s * 0.001)
+"""At the scale of the small system."""
+
+
+def test_compressed_kv_is_unpacked_before_its_request_joins(play: Callable[[Scenario], Bench]) -> None:
+    """By the size it had before, as if at scale 1; others join meanwhile, and it joins at a step."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(1, unpack_bytes=UNPACK_BYTES)
+        bench.expect(2)
+        bench.arrive(1, 2)
+        await asyncio.sleep(2)
+
+    lines = play(scenario).journal("decode")
+    assert lines[2]["t_ns"] == 0
+    assert lines[1]["t_ns"] == pytest.approx(UNPACK_S * 1e9, abs=STEP_NS)
+    assert lines[1]["t_ns"] >= UNPACK_S * 1e9 - 1000
+    assert lines[1]["t_ns"] % STEP_NS == 0
+
+
+def test_what_is_cancelled_while_it_is_unpacked_never_joins(play: Callable[[Scenario], Bench]) -> None:
+    """And the instance is idle, at once and in the end."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(1, unpack_bytes=UNPACK_BYTES)
+        bench.arrive(1)
+        await asyncio.sleep(UNPACK_S / 2)
+        bench.cancel(1)
+        assert await bench.idle_at() == pytest.approx(UNPACK_S / 2)
+        await asyncio.sleep(1)
+
+    bench = play(scenario)
+    assert (bench.said, bench.journal("decode")) == ([], {})
+
+
+def test_idle_is_when_nothing_is_expected_waits_or_decodes(play: Callable[[Scenario], Bench]) -> None:
+    """From the announcement of a request to its last token, its refusal or the end of what was cancelled."""
+
+    async def scenario(bench: Bench) -> None:
+        assert await bench.idle_at() == 0
+        bench.expect(*range(BATCH + 1), output_tokens=40)
+        bench.arrive(*range(BATCH + 1))
+        assert await bench.idle_at() == pytest.approx(2.0, abs=0.01), "two batches of a second"
+        bench.expect(100, 101)
+        bench.arrive(100)
+        bench.cancel(101)
+        await asyncio.sleep(0.03)
+        bench.cancel(100)
+        assert await bench.idle_at() == pytest.approx(2.1, abs=0.01), "when its next tokens are due"
+        bench.expect(102)
+        bench.decode.refused(Arrival(102, 10, 2, 5, 1, checksum_errors=1))
+        await bench.idle_at()
+
+    play(scenario)

@@ -3,81 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agents.dispatch import Dispatcher, Flight
-from agents.profiles import MODELS
-from tests.unit.agent_config import LONG_TOKENS, SHORT_TOKENS, THRESHOLD_TOKENS, make_config
-from tests.unit.fake_agents import NETWORK, FakeAgent, fake_agents
-
-WAIT_S = 20
-OUTPUT_TOKENS = 8
-
-
-class Bench:
-    """A dispatcher, its agents, and its journal."""
-
-    def __init__(self, dispatcher: Dispatcher, agents: dict[str, FakeAgent], journal: Path) -> None:
-        self.dispatcher, self.agents, self._journal = dispatcher, agents, journal
-
-    def submit(self, tokens: int, request: int | None = None) -> Flight:
-        return self.dispatcher.submit(request, tokens, OUTPUT_TOKENS)
-
-    async def decode_all(self, flight: Flight) -> None:
-        """Prefill and decode one request to its end."""
-        self.agents[flight.prefill].send("prefilled", id=flight.id)
-        self.agents[flight.decode].send("tokens", items=[[flight.id, 1, False]])
-        assert await flight.next() == 1
-        self.agents[flight.decode].send("tokens", items=[[flight.id, OUTPUT_TOKENS, True]])
-        assert await flight.next() == OUTPUT_TOKENS
-
-    def held(self) -> list[int]:
-        """Requests that any instance is still believed to hold."""
-        instances = [*self.dispatcher._prefills.values(), *self.dispatcher._decodes.values()]
-        return sorted({number for one in instances for number in one.flights} | {*self.dispatcher._flights})
-
-    def journal(self, kind: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self._journal.read_text(encoding="utf-8").splitlines()]
-        return [line for line in lines if line["kind"] == kind]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until something has happened that nobody tells of."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def started(journal: Path) -> AsyncIterator[Bench]:
-    settings = make_config("router", journal, NETWORK)
-    async with fake_agents(settings) as agents:
-        dispatcher = Dispatcher(settings)
-        await dispatcher.start()
-        yield Bench(dispatcher, agents, Path(settings.journal))
-        dispatcher.close()
-
-
-Scenario = Callable[[Bench], Coroutine[Any, Any, None]]
+from tests.unit.agent_config import LONG_TOKENS, SHORT_TOKENS, THRESHOLD_TOKENS
+from tests.unit.dispatch_bench import OUTPUT_TOKENS, WAIT_S, Bench, Scenario, play_on, until
 
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario against a fresh dispatcher."""
-
-    def run(scenario: Scenario) -> None:
-        async def prepared() -> None:
-            async with started(tmp_path) as bench, asyncio.timeout(WAIT_S):
-                await scenario(bench)
-
-        asyncio.run(prepared())
-
-    return run
+    return lambda scenario: play_on(tmp_path, scenario)
 
 
 def test_length_decides_the_cluster_and_load_the_instance(play: Callable[[Scenario], None]) -> None:
@@ -97,7 +36,7 @@ def test_length_decides_the_cluster_and_load_the_instance(play: Callable[[Scenar
 
 
 def test_decode_expects_the_kv_before_prefill_starts(play: Callable[[Scenario], None]) -> None:
-    """Both instances of a request are told of it, decode with the size of the KV it will get."""
+    """Both instances of a request are told of it; without a cache all of it is computed and sent."""
 
     async def scenario(bench: Bench) -> None:
         flight = bench.submit(LONG_TOKENS, request=7)
@@ -106,11 +45,18 @@ def test_decode_expects_the_kv_before_prefill_starts(play: Callable[[Scenario], 
         assert expect == {
             "op": "expect",
             "id": 7,
-            "tokens": LONG_TOKENS,
-            "kv_bytes": MODELS["internal_1t"].kv_bytes(LONG_TOKENS, 0.001),
             "output_tokens": OUTPUT_TOKENS,
+            "unpack_bytes": 0,
         }
-        assert prefill == {"op": "prefill", "id": 7, "tokens": LONG_TOKENS, "decode": flight.decode}
+        assert prefill == {
+            "op": "prefill",
+            "id": 7,
+            "tokens": LONG_TOKENS,
+            "kv_tokens": LONG_TOKENS,
+            "decode": flight.decode,
+            "compress": False,
+            "order_s": pytest.approx(0.0, abs=WAIT_S),
+        }
 
     play(scenario)
 
@@ -235,13 +181,13 @@ def test_the_egress_is_what_dc_a_reports(play: Callable[[Scenario], None]) -> No
         }  # fmt: skip
 
     async def scenario(bench: Bench) -> None:
-        dispatcher, prefills = bench.dispatcher, bench.dispatcher._prefills
-        dispatcher._from_prefill(prefills["prefill-a1"], signals(1000, 10, 5, 0.012))
-        dispatcher._from_prefill(prefills["prefill-b1"], signals(999_999, 999, 999, 1.0))
+        dispatcher, instances = bench.dispatcher, bench.dispatcher._fleet.instances
+        dispatcher._hear(instances["prefill-a1"], signals(1000, 10, 5, 0.012))
+        dispatcher._hear(instances["prefill-b1"], signals(999_999, 999, 999, 1.0))
         first = dispatcher._measure_egress(0.25)
         assert (first.goodput_bps, first.retrans_bytes, first.backlog_bytes) == (32_000, 10, 5)
-        dispatcher._from_prefill(prefills["prefill-a1"], signals(2000, 10, 0, 0.0))
-        dispatcher._from_prefill(prefills["prefill-a2"], signals(500, 1, 7, 0.02))
+        dispatcher._hear(instances["prefill-a1"], signals(2000, 10, 0, 0.0))
+        dispatcher._hear(instances["prefill-a2"], signals(500, 1, 7, 0.02))
         second = dispatcher._measure_egress(0.5)
         assert (second.acked_bytes, second.retrans_bytes, second.backlog_bytes) == (1500, 1, 7)
         assert (second.goodput_bps, second.rtt_s, second.min_rtt_s) == (24_000, 0.02, 0.0115)

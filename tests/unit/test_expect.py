@@ -189,6 +189,26 @@ def test_counts_of_what_did_not_happen_are_zero() -> None:
     assert judged(expectation("bound", "requests.failed", high=0), measured).status == "PASS"
 
 
+def test_a_bound_on_one_tenant_looks_at_nobody_else() -> None:
+    """Neither at the times of others nor at those of others that never got there."""
+    measured = requests(
+        {"arrival_s": 1.0, "tenant": "a", "ttft_s": 1.0},
+        {"arrival_s": 2.0, "tenant": "b", "ttft_s": 9.0},
+        {"arrival_s": 3.0, "tenant": "b", "ttft_s": None},
+    )
+    of_a, of_b = (
+        judged(expectation("bound", "ttft_s.p90", high=5.0, tenant=name), measured) for name in "ab"
+    )
+    assert (of_a.status, of_a.measured) == ("PASS", 1.0)
+    assert of_a.sentence.startswith("ttft_s.p90 of a was 1 s ")
+    assert (of_b.status, of_b.measured) == ("FAIL", None)
+    assert of_b.sentence.startswith("ttft_s.p90 of b: 1 of 2 requests ")
+    whole = judged(expectation("bound", "ttft_s.p90", high=5.0), measured)
+    assert "1 of 3 requests" in whole.sentence
+    nobody = judged(expectation("bound", "requests.completed_ratio", low=0, tenant="c"), measured)
+    assert nobody.status == "UNKNOWN"
+
+
 def test_lost_link_samples_make_a_bound_unknown() -> None:
     """A mean over a window in which telemetry was lost says nothing about the window."""
     rows: list[dict[str, object]] = [

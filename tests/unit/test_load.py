@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.policies import POLICIES
+from agents.profiles import MODELS, PROFILES
 from testbed.errors import Problem, ScenarioError
 from testbed.metrics import METRICS
 from testbed.resolve import load_and_resolve
@@ -22,6 +24,12 @@ from testbed.scenario.timeline import RampEntry, SetEntry
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "tests/data/base.yaml"
+PLACEHOLDERS: dict[str, Iterable[str]] = {
+    "policies": POLICIES,
+    "models": MODELS,
+    "profiles": PROFILES,
+    "signals": [name for name, metric in METRICS.items() if "recovery" in metric.kinds],
+}
 BAD = sorted((ROOT / "tests/bad_scenarios").glob("*.yaml"))
 GOOD = sorted((ROOT / "scenarios").rglob("*.yaml"))
 
@@ -40,12 +48,14 @@ def base_with(*overrides: str) -> Loaded:
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
 def test_bad_scenarios_say_exactly_this(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong scenario is refused with exactly the message beside it; {policies} stands for all there are."""
+    """A wrong scenario is refused with exactly the message beside it; {models} stands for all there are."""
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("TESTBED_TRACES", raising=False)
     with pytest.raises(ScenarioError) as caught:
         load_and_resolve(path.relative_to(ROOT))
-    expected = path.with_suffix(".txt").read_text().replace("{policies}", ", ".join(POLICIES))
+    expected = path.with_suffix(".txt").read_text()
+    for placeholder, names in PLACEHOLDERS.items():
+        expected = expected.replace(f"{{{placeholder}}}", ", ".join(names))
     assert expected == f"{caught.value}\n"
 
 
@@ -57,8 +67,8 @@ def test_every_bad_scenario_has_its_message() -> None:
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_our_scenarios_load(path: Path) -> None:
-    """Every scenario we ship is valid, and is named like its file."""
-    assert path.stem == load(path).scenario.name
+    """Every scenario we ship is valid, and is named like its file, or its file and directory."""
+    assert load(path).scenario.name in {path.stem, f"{path.parent.name}_{path.stem}"}
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -177,6 +187,7 @@ WORDS_OF_A_DIRECTION = [
         "timeline.0.set",
         "timeline.3.background.from",
         "capture",
+        "cache",
         "transport",
         *WORDS_OF_A_DIRECTION,
     ],

@@ -1,4 +1,4 @@
-"""What every policy promises, for any view, and what the signals of bandwidth_aware mean."""
+"""What every policy promises, for any view, and what the parts of the policies mean, one by one."""
 
 from dataclasses import replace
 
@@ -6,45 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.model import Lengths, System
-from agents.policies import POLICIES, bandwidth_aware
-from agents.policies.view import Config, Egress, Request, State, View
-from agents.profiles import MODELS, PROFILES
-
-SYSTEM = System(
-    PROFILES["h200"], PROFILES["h20"], MODELS["internal_1t"], n_prfaas=4, n_p=3, n_d=5, output_tokens=1024
+from agents.policies import (
+    POLICIES,
 )
-LENGTHS = Lengths.from_quantiles([1500, 4000, 8000, 12000, 20000, 30000, 45000, 90000])
-CONFIG = Config(19600, {}, LENGTHS, SYSTEM, 2.56)
-
-SIZES = st.integers(0, 10**12)
-DEPTHS = st.integers(0, 10**6)
-EGRESS = st.builds(
-    Egress,
-    goodput_bps=st.floats(0, 1e12),
-    backlog_bytes=SIZES,
-    retrans_bytes=SIZES,
-    acked_bytes=SIZES,
-    rtt_s=st.floats(0, 100),
-    min_rtt_s=st.floats(0, 100),
+from agents.policies.view import Config, Request, View
+from tests.unit.policy_bench import (
+    CONFIG,
+    LENGTHS,
+    REQUESTS,
+    SYSTEM,
+    VIEWS,
+    run,
+    saturated,
+    view,
 )
-VIEWS = st.builds(View, st.floats(0, 1e9), EGRESS, DEPTHS, DEPTHS, DEPTHS, DEPTHS, DEPTHS, DEPTHS)
-REQUESTS = st.builds(Request, st.text(max_size=3), st.integers(1, 131072), st.integers(1, 4096))
-
-
-def view(t_s: float, **egress: float) -> View:
-    """A view with a calm link and empty queues, except for what is given."""
-    calm = Egress(8e9, 0, 0, 250_000_000, 0.01, 0.01)
-    return View(t_s, replace(calm, **egress), 0, 0, 0, 0, 0, 0)  # type: ignore[arg-type]
-
-
-def run(views: list[View], params: dict[str, float] | None = None) -> State:
-    """The state of bandwidth_aware after these control intervals."""
-    config = Config(19600, params or {}, LENGTHS, SYSTEM, 2.56)
-    state = bandwidth_aware.start(config)
-    for each in views:
-        state = bandwidth_aware.update(config, state, each)
-    return state
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -64,6 +39,11 @@ def test_any_view_is_answered_within_bounds_and_the_same_each_time(
         assert after == policy.update(CONFIG, state, each)
         assert 0 <= after.threshold_tokens <= SYSTEM.pd.max_tokens
         assert after.capacity_bps is None or after.capacity_bps > 0
+        if after.prefill_instances is not None:
+            instances = each.n_p + each.n_d or SYSTEM.n_p + SYSTEM.n_d
+            assert state.prefill_instances == after.prefill_instances or (
+                0 <= after.prefill_instances <= max(instances - 1, each.n_p)
+            )
         state = after
 
 
@@ -87,7 +67,7 @@ def test_static_threshold_never_moves(views: list[View]) -> None:
     assert state == first
 
 
-@pytest.mark.parametrize("name", ["static_threshold", "bandwidth_aware"])
+@pytest.mark.parametrize("name", sorted({*POLICIES} - {"homogeneous", "naive_heterogeneous"}))
 def test_a_length_at_the_threshold_stays(name: str) -> None:
     """The paper's rule: up to the threshold to the PD cluster, above it offloaded."""
     policy = POLICIES[name]
@@ -105,11 +85,33 @@ def test_an_unknown_parameter_is_refused(name: str) -> None:
         POLICIES[name].start(Config(19600, {"nonsense": 1.0}, LENGTHS, SYSTEM, 2.56))
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
-def test_a_parameter_that_is_not_above_0_is_refused(value: float) -> None:
-    """Every parameter of bandwidth_aware is a positive number."""
-    with pytest.raises(ValueError, match="quiet_s"):
-        bandwidth_aware.start(Config(19600, {"quiet_s": value}, LENGTHS, SYSTEM, 2.56))
+def test_naive_heterogeneous_offloads_everything_if_it_can() -> None:
+    """Every request leaves; without a PrfaaS cluster there is nowhere to go."""
+    policy = POLICIES["naive_heterogeneous"]
+    state = policy.start(CONFIG)
+    assert policy.route(CONFIG, state, view(0.0), Request("r", 1, 1)).route == "prfaas"
+    with pytest.raises(ValueError, match="PrfaaS"):
+        policy.start(replace(CONFIG, system=replace(SYSTEM, n_prfaas=0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "value"),
+    [
+        *(("bandwidth_aware", "quiet_s", value) for value in (0.0, -1.0, float("nan"))),
+        ("bandwidth_aware", "raise_per_s", 1.0),
+        ("bandwidth_aware", "suspect_share", 1.1),
+        ("prfaas", "convert_gain", 0.0),
+        ("prfaas", "abundant_below", 0.95),
+        ("aimd", "decrease_factor", 1.0),
+        ("learned", "last_step", 2.0),
+        ("fair_share", "contended_wait_s", 0.0),
+        ("compression", "scarce_above", 1.5),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused(name: str, parameter: str, value: float) -> None:
+    """The message names the policy and the parameter."""
+    with pytest.raises(ValueError, match=f"{name}.*{parameter}"):
+        POLICIES[name].start(replace(CONFIG, params={parameter: value}))
 
 
 def test_low_demand_is_not_low_capacity() -> None:
@@ -189,3 +191,12 @@ def test_a_quiet_link_is_trusted_again() -> None:
     assert run([*congested, *quiet[:12]]).capacity_bps == run(congested).capacity_bps
     assert run([*congested, *quiet]).capacity_bps is None
     assert run([*congested, *quiet[:12]], {"quiet_s": 1.0}).capacity_bps != run(congested).capacity_bps
+
+
+def test_one_burst_of_others_does_not_move_a_settled_estimate() -> None:
+    """A single sample far off is somebody else's burst; two of them are a change of the link."""
+    settled, lower = [*saturated(8e9, 20), *saturated(8.5e9, 1, 20)], saturated(3e9, 1, 21)
+    before = run(settled).capacity_bps
+    assert run([*settled, *lower[:1]]).capacity_bps == before
+    assert before is not None
+    assert (run([*settled, *lower[:2]]).capacity_bps or 0.0) < 0.95 * before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -76,6 +77,86 @@ def test_request_times_follow_from_the_lines_of_all_writers(tmp_path: Path, plan
         "route": "prfaas", "threshold_tokens": 8, "state": "completed", "cause": None,
     }  # fmt: skip
     assert expected == {column: row[column] for column in expected}
+
+
+def test_what_the_cache_gave_is_what_was_not_computed(tmp_path: Path, plan: Plan) -> None:
+    """Of a prompt: computed, cached, and fetched for it; what both clusters had is in the decision."""
+    run, first = empty_run(tmp_path / "run"), plan.requests[0]
+    seen = {"view": {"t_s": 1.5}, "request": {"id": "0"}}
+    note(
+        run, "router", "decision", S, step=7, id=0, route="prfaas", prefill="p", decode="d",
+        uncached_tokens=900, cached_prfaas_tokens=0, cached_pd_tokens=512, threshold_tokens=8,
+        cache="best", compress=True, reason="long", seen=seen,
+    )  # fmt: skip
+    note(run, "router", "fetch", S, id=2**40, request=0, cluster="prfaas", tokens=512, arrived=True)
+    note(run, "router", "fetch", S, id=2**40 + 1, request=1, cluster="prfaas", tokens=512, arrived=False)
+    note(
+        run, "p", "prefill", 2 * S, id=0, t_start_ns=2 * S, t_end_ns=3 * S, tokens=first.input_tokens - 512,
+        kv_bytes=1000,
+    )  # fmt: skip
+    note(
+        run, "router", "control", 3 * S, step=8, threshold_tokens=9, previous_tokens=8, reason="",
+        capacity_bps=None, goodput_bps=0.0, backlog_bytes=0, retrans_ratio=0.0, regime="abundant",
+        n_prefill=2, n_decode=1, seen={"view": {}},
+    )  # fmt: skip
+    tables = record.build(run, plan)
+    request = tables["requests"].row(0, named=True)
+    assert (request["computed_tokens"], request["cached_tokens"]) == (first.input_tokens - 512, 512)
+    assert (request["fetched_tokens"], request["tenant"]) == (512, "default")
+    assert tables["requests"]["cached_tokens"][1] is None, "nobody knows what was never computed"
+    route, control = tables["decisions"].rows(named=True)
+    expected = {
+        "step": 7, "cached_prfaas_tokens": 0, "cached_pd_tokens": 512, "cache": "best", "compress": True,
+    }  # fmt: skip
+    assert expected == {column: route[column] for column in expected}
+    assert json.loads(route["seen"]) == seen
+    assert (control["regime"], control["n_prefill"], control["n_decode"], control["step"]) == (
+        "abundant",
+        2,
+        1,
+        8,
+    )
+
+
+def test_changes_of_role_are_joined_with_their_ends(tmp_path: Path, plan: Plan) -> None:
+    """Told by the router, drained and done by the instance, more than once; the last one may not end."""
+    run = empty_run(tmp_path / "run")
+    note(run, "bench", "start", 0)
+    for t_s, instance, role in ((10, "d1", "prefill"), (20, "d2", "prefill"), (60, "d1", "decode")):
+        note(run, "router", "role", t_s * S, instance=instance, role=role)
+    note(run, "d1", "conversion", 10 * S + 1, role="prefill", t_drained_ns=15 * S, t_end_ns=25 * S)
+    note(run, "d1", "conversion", 60 * S + 1, role="decode", t_drained_ns=61 * S, t_end_ns=71 * S)
+    rows = record.build(run, plan)["roles"].rows()
+    assert rows == [
+        (10.0, "d1", "prefill", 15.0, 25.0),
+        (20.0, "d2", "prefill", None, None),
+        (60.0, "d1", "decode", 61.0, 71.0),
+    ]
+
+
+def test_cached_prefixes_are_transfers_of_their_own_use(tmp_path: Path, plan: Plan) -> None:
+    """One that arrived, and one that the end of the run cut off."""
+    run = empty_run(tmp_path / "run")
+    note(run, "bench", "start", 0)
+    for number, t_s in ((1 << 40, 1), (1 << 40 | 1, 2)):
+        note(
+            run,
+            "p",
+            "transfer_begin",
+            t_s * S,
+            id=number,
+            peer="d",
+            use="cache",
+            wan=True,
+            size_bytes=8,
+            chunks=1,
+        )
+    note(
+        run, "p", "transfer", S, id=1 << 40, peer="d", use="cache", wan=True, size_bytes=8, chunks=1,
+        t_end_ns=3 * S, state="completed", cause=None,
+    )  # fmt: skip
+    rows = record.build(run, plan)["transfers"].select("id", "use", "wan", "end_s").rows()
+    assert rows == [(1 << 40, "cache", True, 3.0), (1 << 40 | 1, "cache", True, None)]
 
 
 def test_a_single_token_has_no_time_between_tokens(tmp_path: Path, plan: Plan) -> None:

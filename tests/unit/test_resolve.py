@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import ScenarioError
-from testbed.metrics import METRICS, TIME_COLUMN
+from testbed.metrics import METRICS
 from testbed.plan import DIRECTIONS, LinkChange, LinkState, Loss, Plan
 from testbed.record import TABLES
 from testbed.resolve import load_and_resolve
@@ -305,7 +305,8 @@ def test_every_metric_has_its_columns() -> None:
     for name, metric in METRICS.items():
         columns = {
             metric.column,
-            TIME_COLUMN[metric.table],
+            metric.time,
+            metric.whole or metric.column,
             *(column for column, _ in metric.where + metric.counted),
         }
         assert columns <= set(TABLES[metric.table]), name

@@ -16,8 +16,7 @@ VAGUE = {"util", "utils", "helper", "helpers", "common", "manager"}
 ENTRY_POINTS = {
     "testbed.inside",  # the guest runs it
     "agents.client",  # containers run these
-    "agents.decode",
-    "agents.prefill",
+    "agents.instance",
     "agents.router",
 }
 

@@ -1,0 +1,169 @@
+"""The instances as the router knows them: their roles, what they hold, who has the least to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import msgspec
+
+from agents import config, wire
+from agents.policies.view import Decision, Request, TenantLoad
+from agents.profiles import PROFILES
+
+Role = Literal["prefill", "decode"]
+
+
+class Flight(msgspec.Struct):
+    """One request between its arrival and its end.
+
+    `computed_tokens` and `kv_tokens`: what prefill computes, and the tokens whose KV goes to decode.
+    """
+
+    id: int
+    request: Request
+    chain: tuple[int, ...]
+    sent_ns: int
+    decision: Decision
+    computed_tokens: int = 0
+    kv_tokens: int = 0
+    order_s: float = 0.0
+    """Its place in the queue of prefill."""
+    work_s: float = 0.0
+    """Seconds of prefill, by the profile."""
+    prefill: str = ""
+    decode: str = ""
+    waits: bool = False
+    """For a prefix from the other cluster, before prefill gets it."""
+    prefilled: bool = False
+    cause: str | None = None
+    progress: asyncio.Queue[int] = msgspec.field(default_factory=asyncio.Queue)
+
+    async def next(self) -> int:
+        """Wait for more tokens; returns how many there are so far. `cause` is set if there will be none."""
+        return await self.progress.get()
+
+
+class Instance(msgspec.Struct):
+    """One instance; without a role while it changes from one to the other.
+
+    `prefilling`: requests whose KV has not left it whole. `decoding`: those whose KV comes to it or is there.
+    """
+
+    peer: config.Peer
+    role: Role | None
+    channel: wire.Channel | None = None
+    prefilling: dict[int, Flight] = {}
+    decoding: dict[int, Flight] = {}
+    signals: wire.Message = {}
+
+    @property
+    def flights(self) -> dict[int, Flight]:
+        """All requests that are lost if this instance is."""
+        return self.prefilling | self.decoding
+
+    @property
+    def queue(self) -> int:
+        """Requests that wait for prefill here, or are in it."""
+        return sum(not flight.prefilled for flight in self.prefilling.values())
+
+    @property
+    def held(self) -> int:
+        """Requests that decode here, or could."""
+        return sum(flight.prefilled for flight in self.decoding.values())
+
+    def send(self, op: str, **fields: object) -> None:
+        """Tell it something; it must be there."""
+        assert self.channel is not None
+        self.channel.send(op, **fields)
+
+
+class Fleet:
+    """All instances by name."""
+
+    def __init__(self, settings: config.Config) -> None:
+        self._conversion_s = settings.scheduling.conversion_ns / 1e9
+        self.instances = {
+            peer.name: Instance(peer, "prefill" if peer.role == "prefill" else "decode")
+            for peer in settings.instances()
+        }
+
+    def serving(self, cluster: str, role: Role) -> list[Instance]:
+        """Instances of a cluster that take work of this role now."""
+        return [
+            one
+            for one in self.instances.values()
+            if one.peer.cluster == cluster and one.role == role and one.channel is not None
+        ]
+
+    @property
+    def converting(self) -> int:
+        """Instances on their way from one role to the other."""
+        return sum(one.role is None and one.channel is not None for one in self.instances.values())
+
+    def idlest_prefill(self, cluster: str) -> Instance | None:
+        """The prefill instance of a cluster that will be free first; None: none is there."""
+
+        def work_s(instance: Instance) -> float:
+            return sum(flight.work_s for flight in instance.prefilling.values() if not flight.prefilled)
+
+        return min(self.serving(cluster, "prefill"), key=work_s, default=None)
+
+    def idlest_decode(self) -> Instance | None:
+        """The decode instance with the fewest requests; None: none is there."""
+        return min(self.serving("pd", "decode"), key=lambda one: len(one.decoding), default=None)
+
+    def queues(self, cluster: str) -> tuple[int, int]:
+        """Requests that wait for prefill in a cluster or are in it, and how many of these are in it."""
+        counts = [one.queue for one in self.instances.values() if one.peer.cluster == cluster]
+        return sum(counts), sum(count > 0 for count in counts)
+
+    def decoding(self) -> tuple[int, int]:
+        """Requests that decode instances hold, and how many of these have a place in a batch."""
+        held = [(one.held, PROFILES[one.peer.profile].bs_max) for one in self.instances.values()]
+        return sum(count for count, _ in held), sum(min(count, slots) for count, slots in held)
+
+    def tenants(self) -> tuple[TenantLoad, ...]:
+        """What each tenant still has to be prefilled in each cluster, by name."""
+        works: dict[str, dict[str, list[float]]] = {}
+        for instance in self.instances.values():
+            for flight in instance.prefilling.values():
+                if not flight.prefilled:
+                    mine = works.setdefault(flight.request.tenant, {"prfaas": [], "pd": []})
+                    mine[instance.peer.cluster].append(flight.work_s)
+        return tuple(
+            TenantLoad(name, len(mine["prfaas"]), sum(mine["prfaas"]), sum(mine["pd"]))
+            for name, mine in sorted(works.items())
+        )
+
+    def signals(self) -> list[wire.Message]:
+        """What the PrfaaS instances last said of their connections."""
+        return [
+            one.signals for one in self.instances.values() if one.peer.cluster == "prfaas" and one.signals
+        ]
+
+    def convert(self, prefill_instances: int) -> tuple[Instance, Role] | None:
+        """Bring the PD cluster one instance nearer to so many of prefill; returns who changes to what.
+
+        One at a time, the one with the least to finish, and never the last decode instance. One that gets a
+        prefix for a request of its own waits for that first.
+        """
+        prefills, decodes = self.serving("pd", "prefill"), self.serving("pd", "decode")
+        if self.converting or prefill_instances == len(prefills):
+            return None
+        role: Role = "prefill" if prefill_instances > len(prefills) else "decode"
+        if role == "prefill":
+            chosen = self.idlest_decode() if len(decodes) > 1 else None
+        else:
+            chosen = self.idlest_prefill("pd")
+        if chosen is None or any(flight.waits for flight in chosen.prefilling.values()):
+            return None
+        chosen.role = None
+        chosen.send("become", role=role, conversion_s=self._conversion_s)
+        return chosen, role
+
+    def forget(self, request: int) -> None:
+        """A request is over: nobody holds it any more."""
+        for instance in self.instances.values():
+            instance.prefilling.pop(request, None)
+            instance.decoding.pop(request, None)

@@ -1,0 +1,192 @@
+"""`python -m testbed.paper table6`, `python -m testbed.paper wan`: the paper's experiments, run and compared.
+
+Each runs the scenarios in scenarios/paper, prints what the paper says, what its model gives and what was
+measured, and ends with 0 if everything holds, 1 if not, 2 if a run cannot be trusted. `--write docs/paper.md`
+puts the table into that file.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from testbed.command import run_command
+from testbed.errors import Problem, ScenarioError
+from testbed.paper import table6, wan
+from testbed.paper.printed import LINKS_GBPS, TABLE_6, THRESHOLD_TOKENS
+from testbed.paper.runs import Done, Wanted, run_all
+
+app = typer.Typer(add_completion=False, help=__doc__)
+SCENARIOS: Final = Path("scenarios/paper")
+OUT: Final = Path("runs/paper")
+MANY: Final = 1000
+"""Shown without decimals from here."""
+
+OutOption = Annotated[Path, typer.Option(help="Where run directories go.")]
+JobsOption = Annotated[int, typer.Option(min=1, max=64, help="Runs at a time; each needs 4 GiB and a core.")]
+WriteOption = Annotated[
+    Path | None, typer.Option(help="Put the table into this Markdown file.", show_default=False)
+]
+
+
+@app.command(name="table6")
+def table6_command(out: OutOption = OUT, jobs: JobsOption = 2, write: WriteOption = None) -> None:
+    """Table 6: the three deployments, over-loaded; three runs, about two minutes."""
+    _look(write, "table6")
+    wanted = [Wanted(Path(one.scenario).stem, SCENARIOS / one.scenario) for one in TABLE_6]
+    done = _run(wanted, out, jobs)
+    tables = {f"{name}.yaml": one.tables for name, one in done.items()}
+    header = ["deployment", "", "printed", "model, T(E[L])", "model, E[T(L)]", "emulated"]
+    rows = [
+        [
+            row.deployment,
+            row.quantity,
+            *map(_number, (row.printed, row.time_of_mean, row.mean_of_times, row.emulated)),
+        ]
+        for row in table6.rows(tables)
+    ]
+    checks = table6.checks(tables)
+    notes = [
+        f"{one.what}: {one.measured:.3f} times, at least {one.least:g}: {'holds' if one.holds else 'FAILS'}"
+        for one in checks
+    ]
+    found = _Found(header, rows, notes, all(one.holds for one in checks))
+    _finish("table6", found, done, write)
+
+
+@app.command(name="wan")
+def wan_command(
+    out: OutOption = OUT,
+    jobs: JobsOption = 2,
+    write: WriteOption = None,
+    link: Annotated[
+        list[float] | None, typer.Option(help="Gbps; by default all.", show_default=False)
+    ] = None,
+) -> None:
+    """The best threshold and roles behind 100 to 1 Gbps, found by the scheduler; 14 runs, 15 minutes."""
+    _look(write, "wan")
+    links = tuple(link) if link else LINKS_GBPS
+    done = _run(wan.wanted(SCENARIOS, links), out, jobs)
+    rows = [
+        wan.Row(gbps, loop, wan.oracle(gbps, loop), wan.found(done[wan.name(gbps, loop)].tables))
+        for gbps in links
+        for loop in wan.POLICY
+    ]
+    header = ["Gbps, loops", "oracle: t, N_p", "lambda", "reached: t, N_p", "per s", "settled", "holds"]
+    cells = [
+        [
+            f"{row.gbps:g}, {row.loop}",
+            f"{_tokens(row.oracle)}, {row.oracle.n_p}",
+            f"{row.oracle.lambda_max:.2f} / {row.oracle.true_lambda_max:.2f}",
+            f"{row.found.threshold_tokens:,.0f}, {row.found.n_p:g}",
+            f"{row.found.throughput_per_s:.2f}",
+            f"{row.found.settled_s:.0f} s",
+            _holds(row),
+        ]
+        for row in rows
+    ]
+    notes = [
+        "lambda: requests/s of the oracle's choice by the model, with T(E[L]) / E[T(L)].",
+        f"A fixed threshold of {THRESHOLD_TOKENS:,} sustains "
+        + ", ".join(f"{wan.fixed_lambda(gbps):.2f} at {gbps:g} Gbps" for gbps in links)
+        + ".",
+    ]
+    holds = all(row.threshold_holds and row.throughput_holds for row in rows)
+    _finish("wan", _Found(header, cells, notes, holds), done, write)
+
+
+def _tokens(oracle: wan.Oracle) -> str:
+    """The threshold, and the range in which it does not matter where that is wider than the tolerance."""
+    wide = oracle.most_tokens - oracle.least_tokens > 2 * wan.THRESHOLD_TOLERANCE * oracle.threshold_tokens
+    between = f" ({oracle.least_tokens:,} to {oracle.most_tokens:,} as good)" if wide else ""
+    return f"{oracle.threshold_tokens:,}{between}"
+
+
+def _holds(row: wan.Row) -> str:
+    missed = [
+        what
+        for what, holds in (("threshold", row.threshold_holds), ("throughput", row.throughput_holds))
+        if not holds
+    ]
+    return f"not the {' and the '.join(missed)}" if missed else "yes"
+
+
+def _run(wanted: Sequence[Wanted], out: Path, jobs: int) -> dict[str, Done]:
+    if missing := [str(one.scenario) for one in wanted if not one.scenario.is_file()]:
+        raise ScenarioError(Problem(missing[0], "is not there", next_step="run this where scenarios/ is"))
+    done: dict[str, Done] = {}
+    console = Console()
+    for one in run_all(wanted, out, jobs):
+        done[one.name] = one
+        console.print(
+            f"{one.verdict.status:8}{one.name}: {one.verdict.note}   {one.directory}", highlight=False
+        )
+    return done
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= MANY else f"{value:.3f}" if value < 1 else f"{value:.2f}"
+
+
+def _look(write: Path | None, section: str) -> None:
+    """Before minutes of runs: whether there is a place for the table."""
+    if write is None:
+        return
+    if not write.is_file() or _marks(section).search(write.read_text(encoding="utf-8")) is None:
+        found = f"has no lines <!-- {section} --> and <!-- end of {section} -->"
+        raise ScenarioError(Problem(f"--write {write}", found, "docs/paper.md"))
+
+
+def _marks(section: str) -> re.Pattern[str]:
+    return re.compile(rf"(<!-- {section} -->\n).*?(<!-- end of {section} -->)", re.DOTALL)
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A table for people, with remarks below it, and whether everything that was asked holds."""
+
+    header: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+    holds: bool
+
+
+def _finish(section: str, found: _Found, done: dict[str, Done], write: Path | None) -> None:
+    """Print, write, and end with the exit code."""
+    console = Console()
+    table = Table(*found.header)
+    for row in found.rows:
+        table.add_row(*row)
+    console.print(table)
+    for note in found.notes:
+        console.print(note, highlight=False)
+    if write is not None:
+        rule = ["---"] * len(found.header)
+        lines = [_line(cells) for cells in (found.header, rule, *found.rows)]
+        text = "\n".join([*lines, *([""] if found.notes else []), *found.notes])
+        whole = _marks(section).sub(
+            lambda mark: f"{mark[1]}{text}\n{mark[2]}", write.read_text(encoding="utf-8")
+        )
+        with tempfile.NamedTemporaryFile("w", dir=write.parent, delete=False, encoding="utf-8") as file:
+            file.write(whole)
+        Path(file.name).replace(write)
+    verdicts = {one.verdict.exit_code for one in done.values()}
+    raise typer.Exit(2 if 2 in verdicts else max(verdicts | {0 if found.holds else 1}))  # noqa: PLR2004 - UNKNOWN
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(app))

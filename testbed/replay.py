@@ -1,0 +1,186 @@
+"""`python -m testbed.replay RUN_DIR`: ask the policy again, from the record alone, and compare its answers.
+
+Policies are pure, so the same questions in the same order get the same answers. With `--policy` another one
+is asked instead: what would it have answered? It sees what the first one's decisions led to, so that this
+says how the two differ, not how a run with the other one would have gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agents import config as agents_config
+from agents.dispatch import policy_config
+from agents.policies import POLICIES
+from agents.policies.view import Decision, Request, State, View
+from testbed.command import run_command
+from testbed.errors import Problem, ScenarioError
+from testbed.plan import Plan
+from testbed.report.__main__ import read_plan
+from testbed.rundir import RunDir
+from testbed.system import agent_config
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SHOWN: Final = 20
+app = typer.Typer(add_completion=False)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One answer that is not the recorded one."""
+
+    t_s: float
+    asked: str
+    recorded: str
+    answered: str
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How often the policy was asked to place a request and to look at an interval, and what differs."""
+
+    routes: int
+    intervals: int
+    differences: tuple[Difference, ...]
+
+
+class _Seen(msgspec.Struct):
+    view: View
+    request: Request | None = None
+
+
+def replay(plan: Plan, decisions: pl.DataFrame, policy: str | None = None) -> Replayed:
+    """Ask `policy` (by default the plan's) everything that the table of decisions says was asked.
+
+    Raises:
+        ScenarioError: the record does not say what the policy saw.
+        ValueError: another policy does not take the parameters of the plan's.
+    """
+    rows = decisions.sort("step").rows(named=True)
+    if not rows or rows[0]["step"] is None or any(row["seen"] is None for row in rows):
+        problem = Problem(
+            "record/decisions.parquet", "does not say what the policy saw", "a run with requests"
+        )
+        raise ScenarioError(problem)
+    different = tuple(
+        Difference(row["t_s"], asked, recorded, answered)
+        for row, asked, recorded, answered in _answers(plan, rows, policy or plan.policy.name)
+        if recorded != answered
+    )
+    routes = sum(row["kind"] == "route" for row in rows)
+    return Replayed(routes, len(rows) - routes, different)
+
+
+def _answers(
+    plan: Plan, rows: list[dict[str, Any]], name: str
+) -> Iterator[tuple[dict[str, Any], str, str, str]]:
+    """Each row with what was asked, and the recorded and the new answer as texts."""
+    policy = POLICIES[name]
+    router = next(agent for agent in plan.agents if agent.role == "router")
+    encoded = agent_config(plan, router, lambda host: host)
+    config = policy_config(msgspec.json.decode(encoded, type=agents_config.Config))
+    if name != plan.policy.name:
+        config = dataclasses.replace(config, params={})
+    state = policy.start(config)
+    decoder = msgspec.json.Decoder(_Seen)
+    for row in rows:
+        seen = decoder.decode(str(row["seen"]))
+        if seen.request is not None:
+            decision = policy.route(config, state, seen.view, seen.request)
+            yield row, f"request {seen.request.id}", _recorded_route(row), _route(decision)
+        else:
+            state = policy.update(config, state, seen.view)
+            yield row, "interval", _recorded_state(row), _state(state)
+
+
+def _route(decision: Decision) -> str:
+    packed = ", compressed" if decision.compress else ""
+    return f"{decision.route}, {decision.cache} cache{packed}{_order(decision.order_s)}: {decision.reason}"
+
+
+def _recorded_route(row: dict[str, Any]) -> str:
+    packed = ", compressed" if row["compress"] else ""
+    return f"{row['route']}, {row['cache']} cache{packed}{_order(row['order_s'])}: {row['reason']}"
+
+
+def _order(order_s: float | None) -> str:
+    return "" if order_s is None else f", in the place of {order_s} s"
+
+
+def _state(state: State) -> str:
+    return _words(state.threshold_tokens, state.capacity_bps, state.regime, state.prefill_instances)
+
+
+def _recorded_state(row: dict[str, Any]) -> str:
+    return _words(row["threshold_tokens"], row["capacity_bps"], row["regime"], row["prefill_instances"])
+
+
+def _words(
+    threshold_tokens: int, capacity_bps: float | None, regime: str, prefill_instances: int | None
+) -> str:
+    wanted = "" if prefill_instances is None else f", {prefill_instances} prefill instances"
+    return f"threshold {threshold_tokens}, capacity {capacity_bps}, {regime}{wanted}"
+
+
+@app.command(name="replay")
+def replay_command(
+    run_dir: Annotated[Path, typer.Argument(help="Such as runs/latest.", show_default=False)],
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Ask this one instead, with its default parameters.", show_default=False),
+    ] = None,
+) -> None:
+    """Ask the policy of a run again. Exit code: 0 the same answers, 1 others, 3 not a run with requests."""
+    from testbed import record  # noqa: PLC0415 - half a second, which other commands do not need
+
+    run = RunDir(run_dir)
+    plan = read_plan(run)
+    if policy is not None and policy not in POLICIES:
+        raise ScenarioError(Problem("--policy", f"unknown policy {policy}", ", ".join(POLICIES)))
+    if not plan.policy.name:
+        raise ScenarioError(Problem(str(run_dir), "a run without requests", "a run with a policy"))
+    try:
+        replayed = replay(plan, record.load(run)["decisions"], policy)
+    except ValueError as error:
+        raise ScenarioError(Problem("--policy", str(error))) from None
+    _show(replayed, plan.policy.name, policy or plan.policy.name)
+    raise typer.Exit(bool(replayed.differences))
+
+
+def _show(replayed: Replayed, recorded: str, asked: str) -> None:
+    console = Console()
+    count = len(replayed.differences)
+    answers = "the same answers" if not count else f"{count} other answers"
+    console.print(
+        f"{replayed.routes} requests, {replayed.intervals} intervals: {answers}",
+        markup=False,
+        highlight=False,
+    )
+    if not count:
+        return
+    table = Table("time", "asked", f"{recorded}, recorded", asked)
+    for one in replayed.differences[:SHOWN]:
+        cells = (f"{one.t_s:.2f} s", one.asked, one.recorded, one.answered)
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+    if count > SHOWN:
+        console.print(f"and {count - SHOWN} more", highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(app, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
