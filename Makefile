@@ -1,6 +1,6 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fidelity bench clean
+.PHONY: help setup run test check fidelity paper bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
@@ -25,6 +25,11 @@ test: check ## check, then every test
 
 fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
 	$(PYTHON) -m tests.fidelity.make_table
+
+paper: setup ## run the paper's experiments, write the tables of docs/paper.md
+	$(PYTHON) -m testbed.paper table6 --write docs/paper.md
+	$(PYTHON) -m testbed.paper wan --write docs/paper.md
+	$(PYTHON) -m testbed.paper scenarios --write docs/paper.md
 
 bench: setup ## measure how fast it is, write benchmarks/RESULTS.md and results.json
 	$(PYTHON) -m benchmarks

@@ -1,4 +1,4 @@
-"""`python -m testbed.paper table6`, `python -m testbed.paper wan`: the paper's experiments, run and compared.
+"""`python -m testbed.paper table6`, `wan`, `scenarios`: the paper's experiments, run and compared.
 
 Each runs the scenarios in scenarios/paper, prints what the paper says, what its model gives and what was
 measured, and ends with 0 if everything holds, 1 if not, 2 if a run cannot be trusted. `--write docs/paper.md`
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
-from testbed.paper import table6, wan
+from testbed.paper import scenarios, table6, wan
 from testbed.paper.printed import LINKS_GBPS, TABLE_6, THRESHOLD_TOKENS
 from testbed.paper.runs import Done, Wanted, run_all
 
@@ -104,6 +104,24 @@ def wan_command(
     _finish("wan", _Found(header, cells, notes, holds), done, write)
 
 
+@app.command(name="scenarios")
+def scenarios_command(out: OutOption = OUT, jobs: JobsOption = 2, write: WriteOption = None) -> None:
+    """Every scenario about a reaction, and the controls that must fail; 22 runs, about 10 minutes."""
+    _look(write, "scenarios")
+    done = _run(scenarios.wanted(SCENARIOS), out, jobs)
+    rows = [
+        [name, scenarios.expected()[name], one.verdict.status, *_findings(one)] for name, one in done.items()
+    ]
+    held = all(scenarios.holds(one) for one in done.values())
+    found = _Found(["scenario", "must", "verdict", "measured"], rows, [], held)
+    _print(found, "scenarios", write)
+    raise typer.Exit(0 if held else 1)
+
+
+def _findings(done: Done) -> list[str]:
+    return ["; ".join(result.sentence for result in done.verdict.results)]
+
+
 def _tokens(oracle: wan.Oracle) -> str:
     """The threshold, and the range in which it does not matter where that is wider than the tolerance."""
     wide = oracle.most_tokens - oracle.least_tokens > 2 * wan.THRESHOLD_TOLERANCE * oracle.threshold_tokens
@@ -163,6 +181,12 @@ class _Found(msgspec.Struct, frozen=True):
 
 def _finish(section: str, found: _Found, done: dict[str, Done], write: Path | None) -> None:
     """Print, write, and end with the exit code."""
+    _print(found, section, write)
+    verdicts = {one.verdict.exit_code for one in done.values()}
+    raise typer.Exit(2 if 2 in verdicts else max(verdicts | {0 if found.holds else 1}))  # noqa: PLR2004 - UNKNOWN
+
+
+def _print(found: _Found, section: str, write: Path | None) -> None:
     console = Console()
     table = Table(*found.header)
     for row in found.rows:
@@ -180,8 +204,6 @@ def _finish(section: str, found: _Found, done: dict[str, Done], write: Path | No
         with tempfile.NamedTemporaryFile("w", dir=write.parent, delete=False, encoding="utf-8") as file:
             file.write(whole)
         Path(file.name).replace(write)
-    verdicts = {one.verdict.exit_code for one in done.values()}
-    raise typer.Exit(2 if 2 in verdicts else max(verdicts | {0 if found.holds else 1}))  # noqa: PLR2004 - UNKNOWN
 
 
 def _line(cells: list[str]) -> str:

@@ -66,6 +66,13 @@ def run(out: Path, *arguments: str | Path) -> Ended:
     return Ended(process.returncode, output, (out / "latest").resolve())
 
 
+def call(out: Path, module: str, *arguments: str | Path) -> tuple[int, str]:
+    """`python -m MODULE` to its end: its exit code and what it said."""
+    with start(module, *arguments, temporary=out) as process:
+        output, _ = process.communicate()
+    return process.returncode, output
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Look again and again; TimeoutError when it does not come true."""
     deadline = time.monotonic() + WAIT_S
