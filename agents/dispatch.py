@@ -64,6 +64,7 @@ class Dispatcher:
         self._state: State = self._policy.start(self._config)
         self._flights: dict[int, Flight] = {}
         self._used: set[int] = set()
+        self._next = 0
         self._steps = 0
         self._placed: list[Placed] = []
         self._answered: list[Answer] = []
@@ -117,8 +118,9 @@ class Dispatcher:
         chain: tuple[int, ...] = (),
     ) -> Flight:
         """Place a request and start it; `chain` names the blocks of its prompt, where prefixes are cached."""
-        number = request if request is not None else max(self._used, default=-1) + 1
+        number = request if request is not None else self._next
         self._used.add(number)
+        self._next = max(self._next, number + 1)
         now_ns = time.monotonic_ns()
         asked = Request(
             str(number), input_tokens, output_tokens, *self._prefixes.cached(chain, input_tokens), tenant
@@ -169,7 +171,11 @@ class Dispatcher:
         """Everything that prefill needs is there: let it compute, and decode expect the KV."""
         prefill, decode = self._fleet.instances[flight.prefill], self._fleet.instances[flight.decode]
         compress = flight.decision.compress
-        size_bytes = self._model.kv_bytes(flight.kv_tokens, self._settings.scale)
+        prompt_tokens = flight.request.input_tokens
+        size_bytes = sum(
+            self._model.end_bytes(layer, flight.kv_tokens, prompt_tokens, self._settings.scale)
+            for layer in range(len(self._model.layers))
+        )
         decode.send(
             "expect",
             id=flight.id,
@@ -181,6 +187,7 @@ class Dispatcher:
             id=flight.id,
             tokens=flight.computed_tokens,
             kv_tokens=flight.kv_tokens,
+            prompt_tokens=prompt_tokens,
             decode=flight.decode,
             compress=compress,
             order_s=flight.order_s,
@@ -213,9 +220,14 @@ class Dispatcher:
                     self._fail(flight, message["cause"])
 
     def _arrived(self, prefill: Instance, number: int) -> None:
-        """The KV of a request is at decode: prefill has nothing of it any more."""
+        """The KV of a request is at decode: prefill has nothing of it any more.
+
+        Over a bad link its first token may be here before the word that it is prefilled.
+        """
         flight = prefill.prefilling.pop(number, None)
         if flight is not None:
+            flight.prefilled = True
+            self._prefixes.computed(flight)
             self._prefixes.sent(flight)
 
     def _tokens(self, items: list[tuple[int, int, bool]]) -> None:
@@ -315,6 +327,7 @@ class Dispatcher:
             queue_decode=view.queue_decode,
             n_prefill=view.n_p,
             n_decode=view.n_d,
+            cache=self._prefixes.stats(),
             prefill_instances=state.prefill_instances,
             seen={"view": view},
         )

@@ -68,6 +68,11 @@ class Instance(msgspec.Struct):
         return sum(not flight.prefilled for flight in self.prefilling.values())
 
     @property
+    def computing(self) -> bool:
+        """Whether a request is in prefill here."""
+        return any(not (flight.prefilled or flight.waits) for flight in self.prefilling.values())
+
+    @property
     def held(self) -> int:
         """Requests that decode here, or could."""
         return sum(flight.prefilled for flight in self.decoding.values())
@@ -115,8 +120,8 @@ class Fleet:
 
     def queues(self, cluster: str) -> tuple[int, int]:
         """Requests that wait for prefill in a cluster or are in it, and how many of these are in it."""
-        counts = [one.queue for one in self.instances.values() if one.peer.cluster == cluster]
-        return sum(counts), sum(count > 0 for count in counts)
+        here = [one for one in self.instances.values() if one.peer.cluster == cluster]
+        return sum(one.queue for one in here), sum(one.computing for one in here)
 
     def decoding(self) -> tuple[int, int]:
         """Requests that decode instances hold, and how many of these have a place in a batch."""
@@ -156,7 +161,7 @@ class Fleet:
             chosen = self.idlest_decode() if len(decodes) > 1 else None
         else:
             chosen = self.idlest_prefill("pd")
-        if chosen is None or any(flight.waits for flight in chosen.prefilling.values()):
+        if chosen is None or any(flight.waits for flight in chosen.flights.values()):
             return None
         chosen.role = None
         chosen.send("become", role=role, conversion_s=self._conversion_s)

@@ -78,6 +78,15 @@ class ModelProfile(msgspec.Struct, frozen=True, dict=True):
         """Bytes of the whole KV cache: exactly the sum of `layer_bytes`, whose errors it shares."""
         return sum(self.layer_bytes(layer, tokens, scale) for layer in range(len(self.layers)))
 
+    def end_bytes(self, layer: int, tokens: int, prompt_tokens: int, scale: float = 1.0) -> int:
+        """Bytes of one layer for the last `tokens` of a prompt: a window or a state is sent whole.
+
+        Raises:
+            ValueError, IndexError: as `layer_bytes`.
+        """
+        window = min(self.layers[layer].window_tokens, prompt_tokens)
+        return self.layer_bytes(layer, max(tokens, window), scale)
+
 
 class Compression(msgspec.Struct, frozen=True):
     """A way to shrink KV cache before it crosses the WAN.

@@ -22,6 +22,9 @@ class Distribution(Protocol):
     def mean(self, above_tokens: float, up_to_tokens: float, power: float = 1.0) -> float:
         """E[L ** power | above < L <= up_to]; the share of that range must be above 0."""
 
+    def offloaded_mean(self, above_tokens: float) -> float:
+        """Mean tokens to compute, offloaded, of requests with L > above; there must be some."""
+
 
 def mean_prefill_s(
     lengths: Distribution, profile: ComputeProfile, above_tokens: float = 0.0, up_to_tokens: float = inf
@@ -49,11 +52,14 @@ def mean_prefill_s(
 class Lengths:
     """A distribution of prompt lengths: `tokens` ascending, equally likely; `sums[k]` adds the first k.
 
-    Build it with `from_quantiles`. A threshold enters through k, the number of lengths that are not above it.
+    Build it with `from_quantiles`, or with `from_pairs` where what a request leaves to compute depends on the
+    cluster: `offloaded_sums` adds what the same requests leave to the offloaded side. A threshold enters
+    through k, the number of lengths that are not above it.
     """
 
     tokens: tuple[int, ...]
     sums: tuple[int, ...]
+    offloaded_sums: tuple[int, ...]
 
     @classmethod
     def from_quantiles(cls, tokens: Sequence[int]) -> "Lengths":
@@ -65,7 +71,21 @@ class Lengths:
         ordered = tuple(sorted(tokens))
         if not ordered or ordered[0] < 1:
             raise ValueError("a length distribution needs at least one length, each of at least 1 token")
-        return cls(ordered, (0, *accumulate(ordered)))
+        sums = (0, *accumulate(ordered))
+        return cls(ordered, sums, sums)
+
+    @classmethod
+    def from_pairs(cls, pairs: Sequence[tuple[int, int]]) -> "Lengths":
+        """From equally likely requests: the length a threshold is held against, the length if offloaded.
+
+        Raises:
+            ValueError: there are none, or a length is below 1.
+        """
+        ordered = sorted(pairs)
+        if not ordered or min(map(min, ordered)) < 1:
+            raise ValueError("a length distribution needs at least one length, each of at least 1 token")
+        local, offloaded = zip(*ordered, strict=True)
+        return cls(local, (0, *accumulate(local)), (0, *accumulate(offloaded)))
 
     def count_short(self, threshold_tokens: float) -> int:
         """How many of the lengths are not above the threshold."""
@@ -78,6 +98,14 @@ class Lengths:
     def mean_long(self, short: int) -> float:
         """E[L | L > t] in tokens where `short` lengths are not above t, fewer than all."""
         return (self.sums[-1] - self.sums[short]) / (len(self.tokens) - short)
+
+    def offloaded_mean_long(self, short: int) -> float:
+        """Mean tokens to compute, offloaded, of requests above t where `short` lengths, not all, are not."""
+        return (self.offloaded_sums[-1] - self.offloaded_sums[short]) / (len(self.tokens) - short)
+
+    def offloaded_mean(self, above_tokens: float) -> float:
+        """Mean tokens to compute, offloaded, of requests above a threshold; there must be some."""
+        return self.offloaded_mean_long(self.count_short(above_tokens))
 
     def mean_short(self, short: int) -> float:
         """E[L | L <= t] in tokens where `short` lengths, at least one, are not above t."""
@@ -135,6 +163,10 @@ class TruncatedLognormal:
             self._clipped(up_to_tokens) ** power,
         )
         return min(max(mean, min(ends)), max(ends))
+
+    def offloaded_mean(self, above_tokens: float) -> float:
+        """As `mean`: nothing is cached."""
+        return self.mean(above_tokens, inf)
 
     def _clipped(self, tokens: float) -> float:
         return min(max(tokens, self.low_tokens), self.high_tokens)

@@ -56,20 +56,12 @@ class System:
     scale: float = 1.0
     compression: Compression | None = None
 
-    def kv_bits(self, mean_tokens: float, *, compressed: bool = False) -> float:
+    def kv_bits(self, mean_tokens: float) -> float:
         """Mean KV cache, in bits, of requests with a mean length of `mean_tokens` (S_kv is linear).
 
         It counts windows as full, so it is exact where no request is shorter than a window.
-
-        Raises:
-            ValueError: the compressed size is asked for, and the system has no compression.
         """
-        bits = 8 * self.scale * (self.model.bytes_per_token * mean_tokens + self.model.fixed_bytes)
-        if not compressed:
-            return bits
-        if self.compression is None:
-            raise ValueError("compressed KV of a system without compression")
-        return bits / self.compression.ratio
+        return 8 * self.scale * (self.model.bytes_per_token * mean_tokens + self.model.fixed_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +136,21 @@ def capacity(
 ) -> Capacity:
     """What `system` sustains at a threshold; `egress_bps` None is a link that never binds.
 
+    The mean of times takes every length as it is, whatever a cache leaves to the offloaded side.
+
     Raises:
         ValueError: the profiles do not cover the lengths.
     """
 
-    def prefill_s(profile: ComputeProfile, above: float, up_to: float) -> float:
+    def long_s() -> float:
         if convention == "time_of_mean":
-            return profile.prefill_s(lengths.mean(above, up_to))
-        return mean_prefill_s(lengths, profile, above, up_to)
+            return system.prfaas.prefill_s(lengths.offloaded_mean(threshold_tokens))
+        return mean_prefill_s(lengths, system.prfaas, threshold_tokens, inf)
+
+    def short_s() -> float:
+        if convention == "time_of_mean":
+            return system.pd.prefill_s(lengths.mean(0.0, threshold_tokens))
+        return mean_prefill_s(lengths, system.pd, 0.0, threshold_tokens)
 
     share_long = lengths.share(threshold_tokens, inf)
     share_short = lengths.share(0.0, threshold_tokens)
@@ -159,10 +158,9 @@ def capacity(
     mean_long = egress = 0.0
     if share_long:
         mean_long = lengths.mean(threshold_tokens, inf)
-        long_s = prefill_s(system.prfaas, threshold_tokens, inf)
-        theta_prfaas = _theta_prfaas(system, long_s, mean_long, egress_bps, IDLE)
+        theta_prfaas = _theta_prfaas(system, long_s(), mean_long, egress_bps, IDLE)
     if share_short:
-        theta_p = _theta_p(system, prefill_s(system.pd, 0.0, threshold_tokens), IDLE)
+        theta_p = _theta_p(system, short_s(), IDLE)
     theta_d = _theta_d(system)
     lambda_max = min(
         theta_prfaas / share_long if share_long else inf,
@@ -239,7 +237,7 @@ def _prefill_times(
     """Prefill seconds of the offloaded and of the other requests, by how many of the lengths are short."""
     if convention == "time_of_mean":
         return (
-            lambda short: system.prfaas.prefill_s(lengths.mean_long(short)),
+            lambda short: system.prfaas.prefill_s(lengths.offloaded_mean_long(short)),
             lambda short: system.pd.prefill_s(lengths.mean_short(short)),
         )
     prfaas_s = (0.0, *accumulate(system.prfaas.prefill_s(tokens) for tokens in lengths.tokens))

@@ -65,7 +65,7 @@ class Prefill:
     def ship(self, message: wire.Message) -> None:
         """Send cached KV to another instance, at once and beside the computing."""
         self._begin_work()
-        self._beside(self._ship(message["id"], message["tokens"], message["to"]))
+        self._beside(self._ship(message))
 
     async def idle(self) -> None:
         """Wait until nothing is queued, computed or on its way."""
@@ -96,7 +96,7 @@ class Prefill:
         """Compute one request; its KV may still be on its way when this returns."""
         request, tokens, decode = message["id"], message["tokens"], message["decode"]
         groups = self._groups()
-        sizes = [self._size(one, message["kv_tokens"]) for one in groups]
+        sizes = self._sizes(groups, message["kv_tokens"], message["prompt_tokens"])
         took_ns = round(self._profile.prefill_s(tokens) * 1e9)
         if message["compress"]:
             assert self._compression is not None
@@ -125,17 +125,15 @@ class Prefill:
         self._tell("prefilled", id=request)
         self._beside(self._settle(transfer, "kv"))
 
-    async def _ship(self, transfer_id: int, tokens: int, to: str) -> None:
-        """Send the KV of `tokens` cached tokens, with the linear states and full windows behind them."""
-        if not await self._reach(transfer_id, to):
+    async def _ship(self, message: wire.Message) -> None:
+        """Send the end of a cached prefix, with the linear states and windows behind it."""
+        number, to = message["id"], message["to"]
+        if not await self._reach(number, to):
             self._end_work()
             return
         groups = self._groups()
-        windows = [layer.window_tokens for layer in self._model.layers]
-        sizes = [
-            sum(self._layer_bytes(layer, max(tokens, windows[layer])) for layer in one) for one in groups
-        ]
-        transfer = self._announce(transfer_id, to, "cache", sizes, time.monotonic_ns())
+        sizes = self._sizes(groups, message["kv_tokens"], message["prompt_tokens"])
+        transfer = self._announce(number, to, "cache", sizes, time.monotonic_ns())
         for one, size in zip(groups, sizes, strict=True):
             self._push(transfer, one.stop - 1, size)
         await self._settle(transfer, "cache")
@@ -144,11 +142,11 @@ class Prefill:
         layers, group = len(self._model.layers), self._settings.transport.layer_group
         return [range(first, min(first + group, layers)) for first in range(0, layers, group)]
 
-    def _size(self, layers: range, tokens: int) -> int:
-        return sum(self._layer_bytes(layer, tokens) for layer in layers)
-
-    def _layer_bytes(self, layer: int, tokens: int) -> int:
-        return self._model.layer_bytes(layer, tokens, self._settings.scale)
+    def _sizes(self, groups: list[range], tokens: int, prompt_tokens: int) -> list[int]:
+        scale = self._settings.scale
+        return [
+            sum(self._model.end_bytes(layer, tokens, prompt_tokens, scale) for layer in one) for one in groups
+        ]
 
     async def _reach(self, transfer: int, peer: str) -> bool:
         """Whether there is a pool of connections to the peer; if not, the router knows."""

@@ -12,8 +12,8 @@ from agents.cache.kv_manager import OTHER, CacheStats, Cluster, KvManager
 from agents.fleet import Fleet, Flight, Instance
 from agents.profiles import MODELS, PROFILES
 
-HOT_COPIES = 1
-"""Copies of hot prefixes that may be under way: they share the link with requests, which come first."""
+HOT_TRIED = 16
+"""So many of the hottest are tried, as one for which there is no room now must not hold up the others."""
 
 
 class _Fetch(msgspec.Struct):
@@ -114,17 +114,22 @@ class Prefixes:
         self._next += 1
         crossing = fetch.tokens - fetch.held_tokens
         self._fetches[number] = _Fetch(source.peer.name, target, crossing, flight, cluster)
-        source.send("ship", id=number, tokens=crossing, to=target)
+        source.send("ship", id=number, kv_tokens=crossing, prompt_tokens=fetch.tokens, to=target)
         return True
 
     def copy_hot(self) -> None:
-        """Begin to copy a prefix that one cluster is often asked for and the other one lacks."""
-        if self.manager is None or sum(one.flight is None for one in self._fetches.values()) >= HOT_COPIES:
+        """Begin to copy a prefix that one cluster is often asked for and the other one lacks.
+
+        One at a time: copies share the link with requests, which come first.
+        """
+        if self.manager is None or any(one.flight is None for one in self._fetches.values()):
             return
-        for prefix in self.manager.hot(HOT_COPIES):
+        for prefix in self.manager.hot(HOT_TRIED):
             target = self._fleet.idlest_prefill(prefix.target)
-            if target is not None:
-                self._begin_fetch(prefix.target, prefix.chain, prefix.tokens, target.peer.name, None)
+            if target is not None and self._begin_fetch(
+                prefix.target, prefix.chain, prefix.tokens, target.peer.name, None
+            ):
+                return
 
     def fetched(self, number: int) -> None:
         """A prefix has arrived: it is cached there now, and whoever waited for it is computed."""
@@ -150,13 +155,15 @@ class Prefixes:
             arrived=arrived,
         )
         if arrived:
-            self.manager.fetch_done(number)
-        else:
-            self.manager.fetch_abort(number)
-        if fetch.flight is not None and fetch.flight.cause is None:
-            fetch.flight.waits = False
-            self._begin(fetch.flight)
-            self._compute(fetch.flight)
+            self.manager.fetch_landed(number)
+        flight = fetch.flight
+        waited = flight is not None and flight.cause is None
+        if flight is not None and waited:
+            flight.waits = False
+            self._begin(flight)
+        self.manager.fetch_end(number)
+        if flight is not None and waited:
+            self._compute(flight)
 
     def lost(self, instance: Instance) -> None:
         """An instance went away and its requests failed; what it was sending, or getting, will not arrive."""

@@ -33,7 +33,7 @@ class Completion(BaseModel):
     max_tokens: int = Field(default=16, ge=1, le=131_072)
     stream: bool = False
     prompt_tokens: int | None = Field(default=None, ge=1)
-    request_id: int | None = Field(default=None, ge=0)
+    request_id: int | None = Field(default=None, ge=0, lt=2**32)
     hash_ids: list[int] = Field(default=[], max_length=4096)
     """Testbed extensions: the prompt's length without its tokens, the id to record it under, and the ids of
     its prefix blocks (512 tokens each)."""

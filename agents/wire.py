@@ -1,11 +1,12 @@
 """Messages between the router and the instances: one JSON object a line over one TCP connection each.
 
 router -> instance
-    prefill(id, tokens, kv_tokens, decode, compress, order_s)
-                                                      compute `tokens`, send the KV of `kv_tokens` to `decode`
+    prefill(id, tokens, kv_tokens, prompt_tokens, decode, compress, order_s)
+                                                      compute `tokens`; send `decode` the KV of the last
+                                                      `kv_tokens` of the prompt
     expect(id, output_tokens, unpack_bytes)           KV will come; then generate
     cancel(id)                                        forget the request and its KV
-    ship(id, tokens, to)                              send so much cached KV to another instance
+    ship(id, kv_tokens, prompt_tokens, to)            send an instance the end of a cached prefix
     become(role, conversion_s)                        finish the work of one role, take the other
 instance -> router
     prefilled(id)                                     computed, the next one may start

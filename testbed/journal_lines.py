@@ -253,6 +253,7 @@ class Control(Line, frozen=True, kw_only=True, tag="control"):
     n_prefill: int | None = None
     n_decode: int | None = None
     prefill_instances: int | None = None
+    cache: dict[str, dict[str, int]] = {}
     seen: msgspec.Raw = msgspec.Raw(b"null")
 
 

@@ -40,6 +40,7 @@ Unit = Literal[
     "transfers",
     "chunks",
     "instances",
+    "blocks",
     "ratio",
 ]
 Kind = Literal["bound", "reaction", "recovery", "stability"]
@@ -171,6 +172,10 @@ def _control() -> dict[str, Metric]:
         "queue_decode": ("requests", "requests waiting for or held by decode instances"),
         "n_prefill": ("instances", "instances of DC B that take new requests for prefill"),
         "n_decode": ("instances", "instances of DC B that take new requests for decode"),
+        "prfaas_prefix_blocks": ("blocks", "blocks of 512 tokens in DC A's cache that hold prefixes"),
+        "prfaas_transfer_blocks": ("blocks", "blocks there that requests and copies under way hold"),
+        "pd_prefix_blocks": ("blocks", "blocks of 512 tokens in DC B's cache that hold prefixes"),
+        "pd_transfer_blocks": ("blocks", "blocks there that requests and copies under way hold"),
     }
     where: Match = (("kind", "control"),)
     metrics: dict[str, Metric] = {}

@@ -76,6 +76,12 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "n_prefill": pl.Int64,  # instances of the PD cluster that take new work of this role
         "n_decode": pl.Int64,
         "prefill_instances": pl.Int64,  # how many of prefill the policy wants; null: as they are
+        "prfaas_prefix_blocks": pl.Int64,  # of the cluster's cache, in use for prefixes now; null: no cache
+        "prfaas_transfer_blocks": pl.Int64,  # held by requests and copies under way
+        "prfaas_evicted_blocks": pl.Int64,  # since the start
+        "pd_prefix_blocks": pl.Int64,
+        "pd_transfer_blocks": pl.Int64,
+        "pd_evicted_blocks": pl.Int64,
         "seen": pl.String,  # JSON: what the policy was shown
     },
     "roles": {

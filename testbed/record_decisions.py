@@ -48,6 +48,7 @@ def decisions(journal: SortedJournal) -> list[Row]:
             "n_prefill": line.n_prefill,
             "n_decode": line.n_decode,
             "prefill_instances": line.prefill_instances,
+            **_blocks(line.cache),
             "seen": _text(line.seen),
         }
         for line in journal.of(lines.Control)
@@ -69,6 +70,14 @@ def roles(journal: SortedJournal) -> list[Row]:
             "end_s": journal.seconds(end.t_end_ns if end else None),
         })  # fmt: skip
     return rows
+
+
+def _blocks(cache: dict[str, dict[str, int]]) -> Row:
+    return {
+        f"{cluster}_{use}_blocks": blocks[f"{use}_blocks"]
+        for cluster, blocks in cache.items()
+        for use in ("prefix", "transfer", "evicted")
+    }
 
 
 def _text(seen: msgspec.Raw) -> str | None:

@@ -63,8 +63,7 @@ def replay(plan: Plan, decisions: pl.DataFrame, policy: str | None = None) -> Re
     """Ask `policy` (by default the plan's) everything that the table of decisions says was asked.
 
     Raises:
-        ScenarioError: the record does not say what the policy saw.
-        ValueError: another policy does not take the parameters of the plan's.
+        ScenarioError: the record does not say what the policy saw, or the policy cannot serve this plan.
     """
     rows = decisions.sort("step").rows(named=True)
     if not rows or rows[0]["step"] is None or any(row["seen"] is None for row in rows):
@@ -91,7 +90,11 @@ def _answers(
     config = policy_config(msgspec.json.decode(encoded, type=agents_config.Config))
     if name != plan.policy.name:
         config = dataclasses.replace(config, params={})
-    state = policy.start(config)
+    try:
+        state = policy.start(config)
+    except ValueError as error:
+        where = "plan.json" if name == plan.policy.name else "--policy"
+        raise ScenarioError(Problem(where, str(error))) from None
     decoder = msgspec.json.Decoder(_Seen)
     for row in rows:
         seen = decoder.decode(str(row["seen"]))
@@ -149,10 +152,7 @@ def replay_command(
         raise ScenarioError(Problem("--policy", f"unknown policy {policy}", ", ".join(POLICIES)))
     if not plan.policy.name:
         raise ScenarioError(Problem(str(run_dir), "a run without requests", "a run with a policy"))
-    try:
-        replayed = replay(plan, record.load(run)["decisions"], policy)
-    except ValueError as error:
-        raise ScenarioError(Problem("--policy", str(error))) from None
+    replayed = replay(plan, record.load(run)["decisions"], policy)
     _show(replayed, plan.policy.name, policy or plan.policy.name)
     raise typer.Exit(bool(replayed.differences))
 

@@ -4,7 +4,7 @@ It lives in the router's process, as Mooncake's master does, and only keeps the 
 when, is the caller's business. The life of a request, and of a copy of a prefix into the other cluster:
 
     begin -> computed -> end         end at any moment is an abort: what is not yet prefix cache is dropped
-    fetch_begin -> fetch_done        or fetch_abort; a request that needs the copy begins afterwards
+    fetch_begin -> fetch_landed -> fetch_end     a request that needs the copy begins between the last two
 """
 
 from collections import deque
@@ -188,14 +188,17 @@ class KvManager:
         self._fetches[fetch] = (target, first)
         return Fetch(BLOCK_TOKENS * held_blocks, BLOCK_TOKENS * blocks)
 
-    def fetch_done(self, fetch: Id) -> None:
-        """All of it arrived: it becomes prefix cache. Nothing happens for a fetch that has ended."""
+    def fetch_landed(self, fetch: Id) -> None:
+        """All of it arrived: it becomes prefix cache, pinned until `fetch_end`.
+
+        A request that waited for it begins in between, so that nobody takes its room. Nothing happens for a
+        fetch that has ended.
+        """
         for pool in self._pools.values():
             pool.publish(("fetch", fetch))
-        self.fetch_abort(fetch)
 
-    def fetch_abort(self, fetch: Id) -> None:
-        """Drop what arrived so far, and the pins. May come more than once."""
+    def fetch_end(self, fetch: Id) -> None:
+        """The pins go, and what arrived if not all of it did. May come more than once."""
         for pool in self._pools.values():
             pool.release(("fetch", fetch))
         self._fetches.pop(fetch, None)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
-from agents.policies import params, short_loop
+from agents.policies import bandwidth_aware, params, roles, short_loop
 from agents.policies.params import Param, values
 from agents.policies.view import Config, Decision, Request, State, View, by_length
 
@@ -52,7 +52,7 @@ def fair_share_s(works_s: Sequence[float], budget_s: float) -> float:
 def route(config: Config, state: State, view: View, request: Request) -> Decision:
     """By uncached length; a long one stays when its tenant has more than its share and others are waiting."""
     decision = by_length(state.threshold_tokens, request)
-    n_p = view.n_p or config.system.n_p
+    n_p = roles.serving(config.system, view, config.system.output_tokens).n_p
     if decision.route == "pd":
         works = {load.tenant: load.pd_work_s for load in view.tenants if load.pd_work_s > 0}
         return _queued(decision, view, request, works, n_p)
@@ -80,8 +80,5 @@ def _queued(
 
 def update(config: Config, state: State, view: View) -> State:
     """As `bandwidth_aware`."""
-    assert isinstance(state.memory, short_loop.Short)
-    given = values(PARAMS, config.params)
-    short = short_loop.observe(given, config, state.memory, view)
-    state, short = short_loop.move(given, config.system, state, short, view)
-    return State(state.threshold_tokens, state.capacity_bps, state.reason, short)
+    own = {name: value for name, value in config.params.items() if name in bandwidth_aware.PARAMS}
+    return bandwidth_aware.update(replace(config, params=own), state, view)

@@ -36,7 +36,8 @@ def is_hit(request: Request) -> bool:
 def observe(seen: Seen, view: View, prior: Lengths, regime: Regime) -> Seen:
     """Add what was placed; build the distribution anew if it may have changed and the last one has aged.
 
-    In the scarce regime a length is what the PD cluster's own cache leaves, in the abundant regime what the
+    In the scarce regime a length is what the PD cluster's own cache leaves, and what is computed of an
+    offloaded request is what that of the PrfaaS cluster leaves; in the abundant regime both are what the
     longest prefix of any cluster leaves. Until WINDOW requests were seen the rest is the prior's.
     """
     placed = tuple(each.request for each in view.placed)
@@ -59,13 +60,13 @@ def observe(seen: Seen, view: View, prior: Lengths, regime: Regime) -> Seen:
 
 def _mixed(requests: tuple[Request, ...], prior: Lengths, regime: Regime) -> Lengths:
     if regime == "scarce":
-        tokens = [request.uncached_tokens for request in requests]
+        pairs = [(one.uncached_tokens, one.input_tokens - one.cached_prfaas_tokens) for one in requests]
     else:
-        tokens = [request.fresh_tokens for request in requests]
-    missing = WINDOW - len(tokens)
+        pairs = [(request.fresh_tokens, request.fresh_tokens) for request in requests]
+    missing = WINDOW - len(pairs)
     count = len(prior.tokens)
-    tokens += [prior.tokens[(2 * i + 1) * count // (2 * missing)] for i in range(missing)]
-    return Lengths.from_quantiles(tokens)
+    rest = [prior.tokens[(2 * i + 1) * count // (2 * missing)] for i in range(missing)]
+    return Lengths.from_pairs([*pairs, *zip(rest, rest, strict=True)])
 
 
 def mean_output_tokens(seen: Seen, prior_tokens: int) -> int:

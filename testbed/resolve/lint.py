@@ -19,6 +19,7 @@ from testbed.plan import DIRECTIONS, Expectation, LinkState, Plan
 from testbed.resolve.findings import Findings
 from testbed.resolve.link_checks import MAX_WINDOW_BYTES, bandwidth_delay
 from testbed.resolve.lint_link import LINK_RULES
+from testbed.resolve.lint_system import SYSTEM_RULES
 from testbed.resolve.view import Clock, View, Warned
 from testbed.scenario.load import Loaded
 from testbed.scenario.source import KeyPath
@@ -40,7 +41,9 @@ def lint(loaded: Loaded, plan: Plan, *, kernel: str | None, clock: Clock | None)
     """All warnings, in the order of the file."""
     view = View(loaded.scenario, plan, Path(loaded.source.file).parent, kernel, clock)
     findings = Findings(loaded.source)
-    for path, found, instead in chain.from_iterable(rule(view) for rule in (*RULES, *LINK_RULES)):
+    for path, found, instead in chain.from_iterable(
+        rule(view) for rule in (*RULES, *LINK_RULES, *SYSTEM_RULES)
+    ):
         findings.add(path, found, next_step=instead)
     return findings.problems()
 

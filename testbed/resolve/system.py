@@ -9,7 +9,7 @@ from agents.cache.pool import Pool
 from agents.config import Cache
 from agents.model import Lengths, System
 from agents.policies import POLICIES
-from agents.policies.view import Config
+from agents.policies.view import Config, Egress, Request, Route, State, View
 from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 from testbed import plan
 from testbed.resolve.findings import Findings
@@ -28,6 +28,11 @@ CONTROL_MEMORY_BYTES: Final = 512 * MIB
 """Limit of router and client: a Python process with a web server needs about a fifth of it."""
 COMPUTE_MEMORY_BYTES: Final = 1024 * MIB
 """Limit of a prefill or decode instance before its socket buffers, which Linux counts as its memory."""
+NOBODY: Final[dict[Route, tuple[str, str, str]]] = {
+    "prfaas": ("PrfaaS", "clusters.prfaas.instances", "homogeneous"),
+    "pd": ("PD", "clusters.pd.prefill", "naive_heterogeneous"),
+}
+"""A cluster without prefill: its name, the setting that would change that, a policy that can do without."""
 
 
 def resolve_hosts(scenario: Scenario, findings: Findings) -> tuple[str, ...]:
@@ -133,6 +138,8 @@ def resolve_cache(scenario: Scenario, findings: Findings) -> Cache:
     spec = scenario.cache
     if spec is None:
         return Cache()
+    if spec.prfaas == spec.pd == 0:
+        findings.add(("cache",), "has no effect, as both sizes are zero", next_step="remove it")
     model = MODELS.get(scenario.model or "")
     for name, size_bytes in (("prfaas", spec.prfaas), ("pd", spec.pd)):
         if model is None:
@@ -143,16 +150,17 @@ def resolve_cache(scenario: Scenario, findings: Findings) -> Cache:
             findings.add(("cache",), str(error), "a model with full attention, or no cache")
             break
         least = 1 + pool.state_blocks
-        if pool.total_blocks < least:
+        if size_bytes > 0 and pool.total_blocks < least:
             found = f"{format_size_bytes(size_bytes)} do not hold a single prefix of {model.name}"
-            findings.add(("cache", name), found, f"at least {format_size_bytes(least * pool.block_bytes)}")
+            allowed = f"at least {format_size_bytes(least * pool.block_bytes)}, or 0B for none"
+            findings.add(("cache", name), found, allowed)
     return Cache(prfaas_bytes=spec.prfaas, pd_bytes=spec.pd)
 
 
 def _check_parameters(
     scenario: Scenario, spec: PolicySpec, scale: float, load: Load, findings: Findings
 ) -> None:
-    """Let the policy itself look at its parameters, as it will at the start of the run."""
+    """Let the policy look at its parameters, as it will at the start of the run, and place two requests."""
     clusters = scenario.clusters
     if clusters is None or scenario.model not in MODELS:
         return
@@ -177,9 +185,38 @@ def _check_parameters(
         prior_arrival_per_s=load.arrival_per_s,
     )
     try:
-        POLICIES[spec.name].start(config)
+        state = POLICIES[spec.name].start(config)
     except ValueError as error:
         findings.add(("policy", "params"), str(error))
+    else:
+        longest_tokens = min(system.prfaas.max_tokens, system.pd.max_tokens)
+        _check_routes(spec.name, config, state, (1, longest_tokens), findings)
+
+
+def _check_routes(
+    name: str, config: Config, state: State, lengths_tokens: tuple[int, ...], findings: Findings
+) -> None:
+    """Let the policy place prompts of these lengths, as at the start of the run.
+
+    A cluster without prefill instances would fail every one of them.
+    """
+    system = config.system
+    instances: dict[Route, int] = {"prfaas": system.n_prfaas, "pd": system.n_p}
+    if not any(instances.values()):
+        return  # `_check_counts` says so
+    view = View(0.0, Egress(0.0, 0, 0, 0, 0.0, 0.0), 0, 0, 0, 0, 0, 0, n_p=system.n_p, n_d=system.n_d)
+    for tokens in lengths_tokens:
+        request = Request("0", tokens, system.output_tokens)
+        route = POLICIES[name].route(config, state, view, request).route
+        if instances[route] == 0:
+            where, setting, instead = NOBODY[route]
+            findings.add(
+                ("policy", "name"),
+                f"{name} sends {tokens}-token prompts to the {where} cluster, which has no prefill instance",
+                f"a policy that sends nothing there, such as {instead}",
+                f"1 or more in {setting}, or another policy or threshold",
+            )
+            return
 
 
 def _check_profiles(scenario: Scenario, clusters: Clusters, findings: Findings) -> None:

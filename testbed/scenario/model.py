@@ -21,12 +21,14 @@ from testbed.scenario.quantities import (
     PositiveDuration,
     Section,
     Size,
+    parsed,
 )
 from testbed.scenario.timeline import Capture, CongestionControl, TimelineEntry
 from testbed.scenario.workload import Workload
 from testbed.units import parse_duration_ns, parse_size_bytes
 
 MIN_SCALE: Final = 1e-4
+SizeOrZero = Annotated[int, parsed(parse_size_bytes)]
 
 
 class Topology(Section):
@@ -78,10 +80,10 @@ class Transport(Section):
 
 
 class Cache(Section):
-    """Memory for the KV of cached prefixes in each cluster, all instances together; not scaled."""
+    """Memory for the KV of cached prefixes in each cluster, all instances together (0: none); not scaled."""
 
-    prfaas: Size
-    pd: Size
+    prfaas: SizeOrZero
+    pd: SizeOrZero
 
 
 class Policy(Section):

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.kernel.uml import Uml
 from testbed.paper.scenarios import CONTROLS
-from tests.e2e.commands import PROJECT, Ended, call, run
+from tests.e2e.commands import PROJECT, SCENARIOS, Ended, call, run
 
 pytestmark = [
     pytest.mark.e2e,
@@ -38,3 +38,12 @@ def test_its_control_fails(tmp_path: Path, name: str) -> None:
     """FAIL without what is to deal with the trouble; not UNKNOWN, the link was as asked."""
     ended = paper(tmp_path, CONTROLS[name])
     assert ended.code == 1, ended.output
+
+
+@pytest.mark.parametrize("policy", ["aimd", "learned", "bandwidth_aware"])
+def test_decisions_of_the_other_policies_can_be_replayed(tmp_path: Path, policy: str) -> None:
+    """The policies that no scenario above uses."""
+    ended = run(tmp_path, SCENARIOS / "small.yaml", "--no-report", "--set", f"policy.name={policy}")
+    assert ended.code in {0, 1}, ended.output
+    code, said = call(tmp_path, "testbed.replay", ended.run)
+    assert code == 0, said

@@ -102,7 +102,7 @@ def test_a_prefix_is_fetched_before_the_rest_is_computed(scripted: Callable[...,
         await serve_first(bench, policy)
         flight = bench.submit(NEXT_TOKENS, chain=(*CHAIN, 100, 101))
         ship = await bench.told("prefill-b1", "ship")
-        assert (ship["tokens"], ship["to"]) == (CACHED_TOKENS, "prefill-a1")
+        assert (ship["kv_tokens"], ship["to"]) == (CACHED_TOKENS, "prefill-a1")
         await asyncio.sleep(0.05)
         assert bench.untold("prefill-a1", "prefill")
         line = bench.journal("decision")[-1]
@@ -116,6 +116,21 @@ def test_a_prefix_is_fetched_before_the_rest_is_computed(scripted: Callable[...,
         await until(lambda: at_rest(bench))
         (fetch,) = bench.journal("fetch")
         assert (fetch["request"], fetch["tokens"], fetch["arrived"]) == (flight.id, CACHED_TOKENS, True)
+
+    scripted(scenario, policy)
+
+
+def test_a_token_that_overtakes_its_prefill_loses_no_prefix(scripted: Callable[..., None]) -> None:
+    """Over a bad link the first token is there before the word of its prefill: it is cached all the same."""
+    policy = Scripted(decision=ELSEWHERE)
+
+    async def scenario(bench: Bench) -> None:
+        flight = bench.submit(CACHED_TOKENS, chain=CHAIN)
+        bench.agents[flight.decode].send("tokens", items=[[flight.id, 1, False]])
+        assert await flight.next() == 1
+        bench.agents[flight.prefill].send("prefilled", id=flight.id)
+        bench.agents[flight.prefill].send("sent", id=flight.id)
+        assert bench.dispatcher._prefixes.cached(CHAIN, CACHED_TOKENS + 1)[0] == CACHED_TOKENS
 
     scripted(scenario, policy)
 

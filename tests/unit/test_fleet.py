@@ -129,6 +129,22 @@ def test_an_instance_converts_when_another_split_is_wanted() -> None:
     assert (back[0].peer.name, back[1]) == ("decode-b3", "decode")
 
 
+@pytest.mark.parametrize(("wanted", "names_it"), [(2, "decode-b3"), (0, "prefill-b1")])
+def test_whoever_is_promised_a_request_does_not_convert(wanted: int, names_it: str) -> None:
+    """A request that waits for a cached prefix is no work yet, but will be."""
+    fleet = make_fleet()
+    for number in (1, 3):
+        give(fleet, number, "prefill-a1", "decode-b2")
+    waiting = give(fleet, 2, "prefill-b1", "decode-b3")
+    waiting.waits = True
+    assert fleet.queues("pd") == (1, 0)
+    assert fleet.convert(wanted) is None
+    waiting.waits = False
+    change = fleet.convert(wanted)
+    assert change is not None
+    assert change[0].peer.name == names_it
+
+
 def test_one_instance_converts_at_a_time() -> None:
     """Whatever is wanted, nobody else is told before the first one is done."""
     fleet = make_fleet()

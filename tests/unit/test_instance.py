@@ -154,6 +154,7 @@ def serve(
         id=request,
         tokens=TOKENS,
         kv_tokens=kv_tokens,
+        prompt_tokens=kv_tokens,
         decode=decode.settings.name,
         compress=compress,
         order_s=order_s,
@@ -236,7 +237,7 @@ def test_cached_kv_is_shipped_to_whoever_wants_it(
 
     async def scenario(nodes: Nodes) -> None:
         sender, receiver = nodes[source], nodes[target]
-        sender.tell("ship", id=FIRST_CACHE_TRANSFER, tokens=5120, to=target)
+        sender.tell("ship", id=FIRST_CACHE_TRANSFER, kv_tokens=5120, prompt_tokens=5120, to=target)
         assert await receiver.hear("fetched") == [{"op": "fetched", "id": FIRST_CACHE_TRANSFER}]
         assert await sender.hear("sent") == [{"op": "sent", "id": FIRST_CACHE_TRANSFER}]
         (transfer,) = sender.journal("transfer")
@@ -252,7 +253,9 @@ def test_a_state_without_tokens_is_shipped_in_full(play: Callable[..., None], mo
     """Linear states and whole windows, where the blocks before them are there already."""
 
     async def scenario(nodes: Nodes) -> None:
-        nodes["prefill-a1"].tell("ship", id=FIRST_CACHE_TRANSFER, tokens=0, to="prefill-b1")
+        nodes["prefill-a1"].tell(
+            "ship", id=FIRST_CACHE_TRANSFER, kv_tokens=0, prompt_tokens=8192, to="prefill-b1"
+        )
         await nodes["prefill-b1"].hear("fetched")
         await nodes["prefill-a1"].hear("sent")
         (transfer,) = nodes["prefill-a1"].journal("transfer")
@@ -310,9 +313,16 @@ def test_kv_for_an_instance_that_is_not_there_fails(play: Callable[..., None]) -
             prefill.settings.me, address=f"{NETWORK}.99"
         )
         prefill.tell(
-            "prefill", id=1, tokens=TOKENS, kv_tokens=TOKENS, decode="ghost", compress=False, order_s=0.0
+            "prefill",
+            id=1,
+            tokens=TOKENS,
+            kv_tokens=TOKENS,
+            prompt_tokens=TOKENS,
+            decode="ghost",
+            compress=False,
+            order_s=0.0,
         )
-        prefill.tell("ship", id=FIRST_CACHE_TRANSFER, tokens=512, to="ghost")
+        prefill.tell("ship", id=FIRST_CACHE_TRANSFER, kv_tokens=512, prompt_tokens=512, to="ghost")
         failed = await prefill.hear("failed", 2)
         assert sorted(one["id"] for one in failed) == [1, FIRST_CACHE_TRANSFER]
         assert all(one["cause"].startswith("cannot reach ghost: ") for one in failed)

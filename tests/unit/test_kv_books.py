@@ -176,12 +176,14 @@ class Books(RuleBasedStateMachine):
         number = sorted(self.fetches)[which % len(self.fetches)]
         _, target, chain = self.fetches.pop(number)
         if done:
-            self.kv.fetch_done(number)
+            self.kv.fetch_landed(number)
+            self.kv.fetch_end(number)
             self.published(target, chain)
         else:
-            self.kv.fetch_abort(number)
+            self.kv.fetch_end(number)
         before = self.kv.stats()
-        self.kv.fetch_done(number)
+        self.kv.fetch_landed(number)
+        self.kv.fetch_end(number)
         assert self.kv.stats() == before
 
     @invariant()
@@ -209,7 +211,7 @@ class Books(RuleBasedStateMachine):
         for number in self.requests:
             self.kv.end(number)
         for number in self.fetches:
-            self.kv.fetch_abort(number)
+            self.kv.fetch_end(number)
         for cluster, blocks in self.blocks.items():
             self.kv._pools[cluster].check()
             assert self.kv.stats()[cluster].transfer_blocks == 0

@@ -162,7 +162,8 @@ def test_a_request_begins_once() -> None:
     with pytest.raises(ValueError, match="x has begun"):
         one.fetch_begin("x", "pd", "prfaas", (1,), 512)
     one.end("x")
-    one.fetch_done("x")
+    one.fetch_landed("x")
+    one.fetch_end("x")
     assert one.begin("x", "prfaas", (1,), 600).cached_tokens == 512
 
 
@@ -174,7 +175,8 @@ def test_only_what_the_target_lacks_has_to_cross() -> None:
     fetch = one.fetch_begin("f", "prfaas", "pd", (1, 2, 3), 3 * BLOCK_TOKENS)
     assert fetch == Fetch(held_tokens=2 * BLOCK_TOKENS, tokens=3 * BLOCK_TOKENS)
     assert one.stats()["pd"].transfer_blocks == 1 + STATE_BLOCKS
-    one.fetch_done("f")
+    one.fetch_landed("f")
+    one.fetch_end("f")
     assert one.begin("x", "pd", (1, 2, 3), 3 * BLOCK_TOKENS + 1).cached_tokens == 3 * BLOCK_TOKENS
 
 
@@ -185,7 +187,8 @@ def test_the_source_of_a_copy_is_pinned() -> None:
     assert one.fetch_begin("f", "prfaas", "pd", (1,), BLOCK_TOKENS) is not None
     assert not one.begin("x", "prfaas", (2,), BLOCK_TOKENS).stored
     one.end("x")
-    one.fetch_done("f")
+    one.fetch_landed("f")
+    one.fetch_end("f")
     assert one.begin("x", "prfaas", (2,), BLOCK_TOKENS).stored
 
 
@@ -203,10 +206,11 @@ def test_a_hot_prefix_is_offered_until_it_is_copied() -> None:
     assert one.hot(0) == []
     assert one.fetch_begin("f", "prfaas", "pd", hot.chain, hot.tokens) is not None
     assert one.hot(5) == []
-    one.fetch_abort("f")
+    one.fetch_end("f")
     assert one.hot(5) == [hot]
     assert one.fetch_begin("f", "prfaas", "pd", hot.chain, hot.tokens) is not None
-    one.fetch_done("f")
+    one.fetch_landed("f")
+    one.fetch_end("f")
     assert one.hot(5) == []
     assert one.match(chain, 1600).pd_tokens == 3 * BLOCK_TOKENS
 

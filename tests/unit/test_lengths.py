@@ -105,3 +105,15 @@ def test_prefill_time_beyond_the_profile_is_refused(lengths: Distribution) -> No
         mean_prefill_s(lengths, PROFILES["h200"])
     with pytest.raises(ValueError, match="no lengths"):
         mean_prefill_s(lengths, PROFILES["h200"], 0, 100)
+
+
+def test_what_is_offloaded_may_be_less_than_what_stays() -> None:
+    """With pairs the threshold is held against the first, and the offloaded side computes the second."""
+    lengths = Lengths.from_pairs([(400, 40), (100, 100), (200, 20)])
+    assert lengths.tokens == (100, 200, 400)
+    assert (lengths.mean_short(1), lengths.mean_long(1), lengths.offloaded_mean_long(1)) == (100, 300, 30)
+    assert (lengths.mean(100, inf), lengths.offloaded_mean(100)) == (300, 30)
+    same = Lengths.from_quantiles([100, 200, 400])
+    assert same.offloaded_mean(100) == same.mean(100, inf)
+    with pytest.raises(ValueError, match="at least 1 token"):
+        Lengths.from_pairs([(5, 0)])

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from agents.policies import POLICIES
 from testbed import check
 from testbed.command import run_command
-from testbed.resolve import lint, load_and_resolve
+from testbed.resolve import lint, lint_system, load_and_resolve
 from testbed.resolve.view import Clock
 from tests.unit.link_plans import LINK, beside
 from topologies import TOPOLOGIES
 from topologies.two_dc import TwoDC
 
 ROOT = Path(__file__).parents[2]
-GOOD = sorted((ROOT / "scenarios").rglob("*.yaml"))
+BASE = ROOT / "tests/data/base.yaml"
+PAPER = sorted((ROOT / "scenarios/paper").glob("*.yaml"))
 
 
-def warnings(*overrides: str, kernel: str | None = None, clock: Clock | None = None) -> list[str]:
-    """The warnings for the link's scenario with some values changed, without their place."""
-    loaded, plan = load_and_resolve(LINK, overrides=overrides)
+def warnings(
+    *overrides: str, path: Path = LINK, kernel: str | None = None, clock: Clock | None = None
+) -> list[str]:
+    """The warnings for the link's scenario, or another one, with some values changed, without their place."""
+    loaded, plan = load_and_resolve(path, overrides=overrides)
     found = lint.lint(loaded, plan, kernel=kernel, clock=clock)
     assert all(warning.next_step for warning in found)
     return [f"{warning.where.split(': ')[-1]}: {warning.found}" for warning in found]
@@ -180,11 +185,62 @@ def test_rates_in_real_time() -> None:
 
 def test_requests_that_no_window_can_hold() -> None:
     """An expectation on requests where none arrives has no value; counting none is a count."""
-    base = ROOT / "tests/data/base.yaml"
     bound = "{bound: %s, from: 20s, to: 30s, max: %s}"
     for metric, limit, number in (("ttft_s.p90", "20s", 1), ("requests.failed", "0", 0)):
-        loaded, plan = load_and_resolve(base, overrides=[f"expect=[{bound % (metric, limit)}]"])
+        loaded, plan = load_and_resolve(BASE, overrides=[f"expect=[{bound % (metric, limit)}]"])
         assert len(lint.lint(loaded, plan, kernel=None, clock=None)) == number
+
+
+SESSIONS = (
+    "workload={kind: sessions, rate: 0.5/s, turns: 2, first: {mu: 8, sigma: 1, low: 1000, high: 9000},"
+    " increment: {mu: 7, sigma: 1, low: 100, high: 5000}, think: 2s, output_tokens: 64}"
+)
+COMPRESSED = "transport.compression=half"
+CACHED = "cache={prfaas: 1GB, pd: 1GB}"
+
+
+@pytest.mark.parametrize(
+    ("path", "overrides", "near_miss", "says"),
+    [
+        (
+            BASE,
+            (COMPRESSED,),
+            (COMPRESSED, "policy.name=compression"),
+            "compression: static_threshold never compresses: half has no effect",
+        ),
+        (LINK, (COMPRESSED,), (), "compression: a bulk workload never compresses: half has no effect"),
+        (BASE, (CACHED,), (CACHED, SESSIONS), "cache: the workload's prompts have no prefixes in common"),
+        (
+            BASE,
+            ("clusters.pd.conversion=9s",),
+            ("clusters.pd.conversion=9s", "policy.name=prfaas"),
+            "conversion: static_threshold never changes roles: 9s has no effect",
+        ),
+        (BASE, ("clusters.pd.conversion=0s",), ("clusters.pd.conversion=10s",), "0ns has no effect"),
+    ],
+)
+def test_settings_of_the_system_that_nothing_uses(
+    path: Path, overrides: tuple[str, ...], near_miss: tuple[str, ...], says: str
+) -> None:
+    """What only some policies or workloads use, with others; a value that is the default may be written."""
+    (found,) = warnings(*overrides, path=path)
+    assert says in found
+    assert warnings(*near_miss, path=path) == []
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [("compress=", lint_system.COMPRESSING), ("roles.decide(", lint_system.CONVERTING)],
+)
+def test_which_policies_compress_and_which_change_roles(says: str, named: tuple[str, ...]) -> None:
+    """The rules know them by name; a new one is found by what its module says."""
+    assert {name for name, policy in POLICIES.items() if says in inspect.getsource(policy)} == set(named)
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+def test_the_paper_s_scenarios_have_no_warnings(path: Path) -> None:
+    """Each means what it says."""
+    assert warnings(path=path) == []
 
 
 def test_netem_on_an_end_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agents.lengths import Distribution, TruncatedLognormal
 from agents.model import Convention, Lengths, Load, System, best_allocation, best_threshold, capacity
-from agents.profiles import COMPRESSIONS, MODELS, PROFILES
+from agents.profiles import MODELS, PROFILES
 
 NORMAL = NormalDist(9.90, 1.00)
 LOW, HIGH = NORMAL.cdf(log(128)), NORMAL.cdf(log(131072))
@@ -187,15 +187,6 @@ def test_one_instance_decodes_at_least() -> None:
     assert best_allocation(replace(PAPER, n_p=1, n_d=0), LENGTHS, None).n_p == 0
     with pytest.raises(ValueError, match="without instances"):
         best_allocation(replace(PAPER, n_p=0, n_d=0), LENGTHS, None)
-
-
-def test_compression_shrinks_what_crosses() -> None:
-    """KV bits fall by the published ratio where they are asked for compressed, and nowhere else."""
-    system = replace(PAPER, compression=COMPRESSIONS["cachegen"])
-    assert system.kv_bits(20000) == PAPER.kv_bits(20000)
-    assert system.kv_bits(20000, compressed=True) == pytest.approx(PAPER.kv_bits(20000) / 3.5)
-    with pytest.raises(ValueError, match="without compression"):
-        PAPER.kv_bits(20000, compressed=True)
 
 
 @pytest.mark.parametrize("egress_bps", [None, 11e9, 8e9, 3e9, 1e9])

@@ -16,7 +16,7 @@ from agents.fleet import Fleet, Flight, Instance
 from agents.policies.view import Cache as Judged
 from agents.policies.view import Decision, Request, Route
 from agents.prefixes import Prefixes
-from agents.profiles import PROFILES
+from agents.profiles import MODELS, PROFILES
 from tests.unit.agent_config import make_config
 
 GB = 10**9
@@ -169,7 +169,13 @@ def test_a_longer_prefix_is_fetched_first() -> None:
     bench.serve(1, chain_of(1, 8192), 8192, "pd")
     flight = bench.place(2, chain_of(1, 12_000), 12_000, "prfaas", cache="best")
     assert bench.shipped("prefill-b1") == [
-        {"op": "ship", "id": FIRST_CACHE_TRANSFER, "tokens": 8192, "to": "prefill-a1"}
+        {
+            "op": "ship",
+            "id": FIRST_CACHE_TRANSFER,
+            "kv_tokens": 8192,
+            "prompt_tokens": 8192,
+            "to": "prefill-a1",
+        }
     ]
     assert (bench.computing, flight.computed_tokens) == ([1], 12_000 - 8192)
     bench.prefixes.ended(FIRST_CACHE_TRANSFER, failed=False)
@@ -188,7 +194,7 @@ def test_a_state_alone_is_fetched_like_a_prefix() -> None:
     bench = Bench()
     bench.serve(1, chain_of(1, 8192), 8192, "prfaas")
     flight = bench.place(2, chain_of(1, 12_000), 12_000, "pd", cache="best")
-    assert [message["tokens"] for message in bench.shipped("prefill-a1")] == [0]
+    assert [message["kv_tokens"] for message in bench.shipped("prefill-a1")] == [0]
     assert bench.computing == [1]
     bench.prefixes.fetched(FIRST_CACHE_TRANSFER)
     assert (bench.computing, flight.computed_tokens) == ([1, 2], 12_000 - 8192)
@@ -249,6 +255,19 @@ def test_something_of_every_prompt_is_sent() -> None:
     bench.serve(1, chain_of(1, 8192), 8192, "pd")
     flight = bench.place(2, chain_of(1, 8192), 8192, "prfaas")
     assert (flight.computed_tokens, flight.kv_tokens) == (8192, 1)
+
+
+def test_a_hot_prefix_without_room_does_not_hold_up_the_next() -> None:
+    """The hottest does not fit beside what requests hold just now; the second one does, and goes."""
+    block_bytes = 512 * MODELS["internal_1t"].bytes_per_token
+    bench = Bench(prfaas_bytes=80 * block_bytes)
+    for number in range(30):
+        long, tokens = (number % 3 > 0), (20_480 if number % 3 else 4096)
+        bench.serve(number, (*chain_of(int(long), tokens), 10_000 + number), tokens + 100, "pd")
+    bench.place(99, chain_of(7, 4096), 4096, "prfaas")
+    bench.prefixes.copy_hot()
+    (message,) = bench.shipped("prefill-b1")
+    assert message["prompt_tokens"] == 4096
 
 
 def test_hot_prefixes_are_copied_one_at_a_time() -> None:

@@ -74,3 +74,16 @@ def test_kv_of_nonsense_is_refused(tokens: int, scale: float) -> None:
     """Negative lengths and scales that are not above 0 are errors."""
     with pytest.raises(ValueError, match="internal_1t"):
         MODEL.kv_bytes(tokens, scale)
+
+
+def test_the_end_of_a_prompt_takes_its_windows_along() -> None:
+    """Ten tokens of a long prompt: their KV of full layers, whole windows; of a short one what there is."""
+    model = MODELS["mimo_v2_flash"]
+    layers = range(len(model.layers))
+    assert (
+        sum(model.end_bytes(layer, 10, 8202) for layer in layers)
+        == 10 * model.bytes_per_token + model.fixed_bytes
+    )
+    assert sum(model.end_bytes(layer, 64, 64) for layer in layers) == model.kv_bytes(64)
+    plain = MODELS["internal_1t"]
+    assert all(plain.end_bytes(layer, 10, 8202) == plain.layer_bytes(layer, 10) for layer in range(60))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -211,3 +212,22 @@ def test_a_policy_that_cannot_serve_the_plan_is_refused(
     assert replay.main([str(run.path)]) == 3
     assert "a run without requests" in capsys.readouterr().err
     assert replay.main([str(tmp_path / "nothing")]) == 3
+    strange = msgspec.structs.replace(plan.policy, params={"gain": 2.0})
+    msgspec.structs.replace(plan, policy=strange).write(run.plan)
+    assert replay.main([str(run.path)]) == 3
+    assert "plan.json: static_threshold takes no parameters" in capsys.readouterr().err
+
+
+def test_a_policy_that_breaks_later_is_not_a_wrong_argument(
+    static: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in what it answers is its own, and shows as one."""
+    fixed = POLICIES["static_threshold"]
+
+    def update(*_: object) -> None:
+        raise ValueError("math domain error")
+
+    broken = SimpleNamespace(start=fixed.start, route=fixed.route, update=update)
+    monkeypatch.setitem(POLICIES, "broken", broken)
+    with pytest.raises(ValueError, match="math domain error"):
+        replay.main([str(static.path), "--policy", "broken"])

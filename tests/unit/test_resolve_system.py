@@ -38,6 +38,8 @@ def test_a_cache_reaches_the_router() -> None:
     without = planned(SHARED)
     assert router_of(without).cache == Cache()
     assert not any(request.hash_ids for request in client_of(without).requests)
+    one_sided = planned("cache={prfaas: 0B, pd: 1GB}", SHARED)
+    assert router_of(one_sided).cache == Cache(prfaas_bytes=0, pd_bytes=10**9)
     assert {request.tenant for request in client_of(without).requests} == {"chat"}
 
 
@@ -76,10 +78,13 @@ def test_compression_and_conversion_reach_the_agents() -> None:
 
 
 def test_a_cluster_may_be_without_prefill() -> None:
-    """Either of them, for baselines; not both."""
-    assert [
-        agent.name for agent in planned("clusters.prfaas.instances=0").agents if agent.role == "prefill"
-    ] == ["prefill-1"]
+    """Either of them, for baselines, if the policy sends nothing there; not both."""
+    for policy in ("policy.threshold=131072", "policy.name=homogeneous"):
+        home = planned("clusters.prfaas.instances=0", policy)
+        assert [agent.name for agent in home.agents if agent.role == "prefill"] == ["prefill-1"]
+    assert "131072-token" in refused("clusters.prfaas.instances=0", "policy.threshold=131071")
+    assert planned("clusters.pd.prefill=0", "policy.threshold=0")
+    assert "1-token" in refused("clusters.pd.prefill=0", "policy.threshold=1")
     naive = planned("clusters.pd.prefill=0", "policy.name=naive_heterogeneous")
     assert [agent.name for agent in naive.agents if agent.role == "prefill"] == ["prfaas-1", "prfaas-2"]
     assert "needs instances in the PrfaaS cluster" in refused(

@@ -124,6 +124,7 @@ def test_without_streaming_one_answer_has_it_all(
         b'{"prompt": {"a": 1}}',
         b'{"prompt_tokens": -3}',
         b'{"request_id": -1}',
+        b'{"request_id": 4294967296}',
         b'{"prompt_tokens": 131073}',
         b'{"prompt_tokens": 99999999999999999999999}',
     ],

@@ -1,0 +1,44 @@
+"""Warnings about the system under test: settings that nothing in the run would use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from testbed.resolve.view import View, Warned
+from testbed.scenario.model import PdCluster
+from testbed.units import format_duration_ns
+
+COMPRESSING: Final = ("compression",)
+"""Policies that ever have KV compressed."""
+CONVERTING: Final = ("prfaas",)
+"""Policies that ever change roles."""
+
+
+def _compression(view: View) -> Warned:
+    policy, compression = view.plan.policy.name, view.scenario.transport.compression
+    if compression is not None and policy not in COMPRESSING:
+        found = f"{policy or 'a bulk workload'} never compresses: {compression} has no effect"
+        yield ("transport", "compression"), found, f"leave it out, or policy.name: {', '.join(COMPRESSING)}"
+
+
+def _cache(view: View) -> Warned:
+    """Only requests that say by hash_ids what their prompts have in common can find something there."""
+    if view.scenario.cache is not None and not any(request.hash_ids for request in view.plan.requests):
+        found = "the workload's prompts have no prefixes in common: nothing is ever found there"
+        yield ("cache",), found, "leave it out, or a workload of sessions or a trace"
+
+
+def _conversion(view: View) -> Warned:
+    """The default may be written: a scenario and its control then differ in their policy alone."""
+    policy, clusters = view.plan.policy.name, view.scenario.clusters
+    if clusters is None or policy in CONVERTING:
+        return
+    conversion_ns = clusters.pd.conversion
+    if conversion_ns != PdCluster.model_fields["conversion"].default:
+        found = f"{policy} never changes roles: {format_duration_ns(conversion_ns)} has no effect"
+        instead = f"leave it out, or policy.name: {', '.join(CONVERTING)}"
+        yield ("clusters", "pd", "conversion"), found, instead
+
+
+SYSTEM_RULES: Final[tuple[Callable[[View], Warned], ...]] = (_compression, _cache, _conversion)
