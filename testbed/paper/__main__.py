@@ -25,7 +25,7 @@ from testbed.command import run_command
 from testbed.errors import Problem, RunError, ScenarioError
 from testbed.paper import scenarios, table6, wan
 from testbed.paper.printed import LINKS_GBPS, TABLE_6, THRESHOLD_TOKENS
-from testbed.paper.runs import Done, Wanted, run_all
+from testbed.paper.runs import Done, Wanted, newest, run_all
 
 app = typer.Typer(add_completion=False, help=__doc__)
 SCENARIOS: Final = Path("scenarios/paper")
@@ -37,17 +37,20 @@ LEAST_GBPS, MOST_GBPS = 0.6, 400.0
 
 OutOption = Annotated[Path, typer.Option(help="Where run directories go.")]
 JobsOption = Annotated[int, typer.Option(min=1, max=64, help="Runs at a time; each needs 4 GiB and a core.")]
+AgainOption = Annotated[bool, typer.Option("--again", help="Take the newest runs of --out, run nothing.")]
 WriteOption = Annotated[
     Path | None, typer.Option(help="Put the table into this Markdown file.", show_default=False)
 ]
 
 
 @app.command(name="table6")
-def table6_command(out: OutOption = OUT, jobs: JobsOption = 2, write: WriteOption = None) -> None:
+def table6_command(
+    out: OutOption = OUT, jobs: JobsOption = 2, write: WriteOption = None, *, again: AgainOption = False
+) -> None:
     """Table 6: the three deployments, over-loaded; three runs, about two minutes."""
     _look(write, "table6")
     wanted = [Wanted(Path(one.scenario).stem, SCENARIOS / one.scenario) for one in TABLE_6]
-    done = _run(wanted, out, jobs)
+    done = _run(wanted, out, jobs, again=again)
     tables = {f"{name}.yaml": one.tables for name, one in done.items()}
     header = ["deployment", "", "printed", "model, T(E[L])", "model, E[T(L)]", "emulated"]
     rows = [
@@ -76,6 +79,8 @@ def wan_command(
         list[float] | None,
         typer.Option(help=f"Gbps, {LEAST_GBPS:g} to {MOST_GBPS:g}; by default all.", show_default=False),
     ] = None,
+    *,
+    again: AgainOption = False,
 ) -> None:
     """The best threshold and roles behind 100 to 1 Gbps, found by the scheduler; 14 runs, 15 minutes."""
     _look(write, "wan")
@@ -84,13 +89,13 @@ def wan_command(
         if not LEAST_GBPS <= gbps <= MOST_GBPS:
             found, allowed = "is no link of this experiment", f"{LEAST_GBPS:g} to {MOST_GBPS:g} (Gbps)"
             raise ScenarioError(Problem(f"--link {gbps:g}", found, allowed))
-    done = _run(wan.wanted(SCENARIOS, links), out, jobs)
+    done = _run(wan.wanted(SCENARIOS, links), out, jobs, again=again)
     rows = [
         wan.Row(gbps, loop, wan.oracle(gbps, loop), wan.found(done[wan.name(gbps, loop)].tables))
         for gbps in links
         for loop in wan.POLICY
     ]
-    header = ["Gbps, loops", "oracle: t, N_p", "lambda", "reached: t, N_p", "per s", "settled", "holds"]
+    header = ["Gbps, loops", "oracle: t, N_p", "lambda", "reached: t, N_p", "per s", "settled, near", "holds"]
     cells = [
         [
             f"{row.gbps:g}, {row.loop}",
@@ -98,7 +103,7 @@ def wan_command(
             f"{row.oracle.lambda_max:.2f} / {row.oracle.true_lambda_max:.2f}",
             f"{row.found.threshold_tokens:,.0f}, {row.found.n_p:g}",
             f"{row.found.throughput_per_s:.2f}",
-            f"{row.found.settled_s:.0f} s",
+            f"{row.found.settled_s:.0f} s, {row.found.steady_share:.0%}",
             _holds(row),
         ]
         for row in rows
@@ -114,10 +119,12 @@ def wan_command(
 
 
 @app.command(name="scenarios")
-def scenarios_command(out: OutOption = OUT, jobs: JobsOption = 2, write: WriteOption = None) -> None:
+def scenarios_command(
+    out: OutOption = OUT, jobs: JobsOption = 2, write: WriteOption = None, *, again: AgainOption = False
+) -> None:
     """Every scenario about a reaction, and all controls, which must fail; 26 runs, about 15 minutes."""
     _look(write, "scenarios")
-    done = _run(scenarios.wanted(SCENARIOS), out, jobs)
+    done = _run(scenarios.wanted(SCENARIOS), out, jobs, again=again)
     rows = [
         [name, scenarios.expected()[name], one.verdict.status, _findings(one)] for name, one in done.items()
     ]
@@ -147,8 +154,10 @@ def _holds(row: wan.Row) -> str:
     return f"not the {' and the '.join(missed)}" if missed else "yes"
 
 
-def _run(wanted: Sequence[Wanted], out: Path, jobs: int) -> dict[str, Done]:
-    """Run them all; one that cannot be trusted has no numbers, and ends the command.
+def _run(wanted: Sequence[Wanted], out: Path, jobs: int, *, again: bool) -> dict[str, Done]:
+    """Run them all, or take what they left the last time.
+
+    One that cannot be trusted has no numbers, and ends the command.
 
     Raises:
         RunError: verdicts are UNKNOWN; the message has each one's reasons.
@@ -157,7 +166,7 @@ def _run(wanted: Sequence[Wanted], out: Path, jobs: int) -> dict[str, Done]:
         raise ScenarioError(Problem(missing[0], "is not there", next_step="run this where scenarios/ is"))
     done: dict[str, Done] = {}
     console = Console()
-    for one in run_all(wanted, out, jobs):
+    for one in newest(wanted, out) if again else run_all(wanted, out, jobs):
         done[one.name] = one
         console.print(
             f"{one.verdict.status:8}{one.name}: {one.verdict.note}   {one.directory}",

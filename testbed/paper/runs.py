@@ -44,6 +44,20 @@ def run_all(wanted: Sequence[Wanted], out: Path, jobs: int) -> Iterator[Done]:
         yield from pool.map(lambda one: _run(one, out / one.name), wanted)
 
 
+def newest(wanted: Sequence[Wanted], out: Path) -> Iterator[Done]:
+    """What `run_all` left below `out` the last time; yields them in their order.
+
+    Raises:
+        RunError: one is not there, or was made by another version.
+    """
+    for one in wanted:
+        latest = RunDir((out / one.name / "latest").resolve())
+        if not latest.verdict.is_file():
+            problem = Problem(str(out / one.name / "latest"), "holds no run", next_step="run without --again")
+            raise RunError(problem)
+        yield _done(one, latest)
+
+
 def _run(wanted: Wanted, out: Path) -> Done:
     options = [option for override in wanted.overrides for option in ("--set", override)]
     before = set(out.glob("*")) if out.exists() else set()
@@ -64,5 +78,8 @@ def _run(wanted: Wanted, out: Path) -> Done:
         raise RunError(
             Problem(str(wanted.scenario), f"left no verdict (exit code {ended.returncode}): {said}")
         )
-    run = RunDir(made[0])
+    return _done(wanted, RunDir(made[0]))
+
+
+def _done(wanted: Wanted, run: RunDir) -> Done:
     return Done(wanted.name, run.path, Verdict.read(run.verdict), record.load(run))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -25,6 +25,7 @@ Loop = Literal["short", "both"]
 POLICY: Final[dict[Loop, str]] = {"short": "bandwidth_aware", "both": "prfaas"}
 SCENARIO: Final = "wan.yaml"
 DURATION_S: Final = 600.0
+SETTLED_S: Final = 60.0
 STEADY_S: Final = 400.0
 """From here to the end throughput is measured; whoever has not settled by then shows in the threshold."""
 OVERLOAD: Final = 1.08
@@ -64,13 +65,15 @@ class Oracle(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What one run came to: the median threshold and roles of its last third, and what it completed there.
 
-    `settled_s`: from then on the threshold stayed within 10 % of that median and the roles were those.
+    `settled_s`: from then on, for a minute on end, the threshold was within 10 % of that median and the roles
+    were those. `steady_share`: of the time since then in which that was so.
     """
 
     threshold_tokens: float
     n_p: float
     throughput_per_s: float
     settled_s: float
+    steady_share: float
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -83,10 +86,13 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def threshold_holds(self) -> bool:
-        """Within 10 % of the oracle's, or of where it does as well (decode limits, so that many do)."""
+        """The oracle's roles, and within 10 % of its threshold, or of where another does as well.
+
+        Where decode limits, many do.
+        """
         low = (1 - THRESHOLD_TOLERANCE) * min(self.oracle.threshold_tokens, self.oracle.least_tokens)
         high = (1 + THRESHOLD_TOLERANCE) * max(self.oracle.threshold_tokens, self.oracle.most_tokens)
-        return low <= self.found.threshold_tokens <= high
+        return self.found.n_p == self.oracle.n_p and low <= self.found.threshold_tokens <= high
 
     @property
     def throughput_holds(self) -> bool:
@@ -142,22 +148,27 @@ def name(gbps: float, loop: Loop) -> str:
 
 def found(tables: Mapping[str, pl.DataFrame]) -> Found:
     """What a run came to."""
-    thresholds = measure.series(METRICS["threshold_tokens"], tables)
-    roles = measure.series(METRICS["n_prefill"], tables)
+    thresholds = measure.series(METRICS["threshold_tokens"], tables).within(0.0, DURATION_S)
+    roles = measure.series(METRICS["n_prefill"], tables).within(0.0, DURATION_S)
     middle = median(thresholds.within(STEADY_S, DURATION_S).values)
     n_p = median(roles.within(STEADY_S, DURATION_S).values)
-    settled_s = 0.0
-    for times, values, far in (
-        (thresholds.times_s, thresholds.values, THRESHOLD_TOLERANCE * middle),
-        (roles.times_s, roles.values, 0.5),
-    ):
-        centre = middle if values is thresholds.values else n_p
-        away = [
-            t_s
-            for t_s, value in zip(times, values, strict=True)
-            if t_s < DURATION_S and abs(value - centre) > far
-        ]
-        settled_s = max([settled_s, *away])
+    near = [
+        abs(tokens - middle) <= THRESHOLD_TOLERANCE * middle and instances == n_p
+        for tokens, instances in zip(thresholds.values, roles.values, strict=True)
+    ]
+    settled = _settled(thresholds.times_s, near)
     completed = measure.value(METRICS["throughput_per_s"], tables, STEADY_S, DURATION_S)
     assert completed is not None, "a run with requests"
-    return Found(middle, n_p, completed, settled_s)
+    after = near[settled:]
+    return Found(middle, n_p, completed, thresholds.times_s[settled], sum(after) / len(after))
+
+
+def _settled(times_s: Sequence[float], near: Sequence[bool]) -> int:
+    """The first interval from which on all were near for SETTLED_S; the last one, if there is none."""
+    begun = 0
+    for number, is_near in enumerate(near):
+        if not is_near:
+            begun = number + 1
+        elif times_s[number] - times_s[begun] >= SETTLED_S:
+            return begun
+    return len(near) - 1

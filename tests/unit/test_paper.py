@@ -67,14 +67,16 @@ def test_what_a_run_came_to() -> None:
     """The medians of its last third, what it completed there, and since when it stayed near."""
     found = wan.found(wan_run(2.0, [(0, 19_400, 3), (50, 31_000, 4), (150, 41_000, 5), (500, 42_000, 5)]))
     assert (found.threshold_tokens, found.n_p, found.throughput_per_s) == (41_500, 5, 2.0)
-    assert found.settled_s == pytest.approx(149.75)
+    assert found.settled_s == 150.0
     restless = wan.found(wan_run(2.0, [(0, 41_000, 5), (450, 41_000, 4), (460, 41_000, 5), (580, 60_000, 5)]))
     assert (restless.threshold_tokens, restless.n_p) == (41_000, 5)
-    assert restless.settled_s == 599.75
+    assert (restless.settled_s, restless.steady_share) == (0.0, pytest.approx(0.95))
+    never = wan.found(wan_run(2.0, [(t_s, 41_000 if t_s % 100 else 60_000, 5) for t_s in range(0, 600, 50)]))
+    assert never.settled_s == 599.75
     roles = wan.found(wan_run(2.0, [(0, 41_000, 3), (300, 41_000, 5)]))
-    assert roles.settled_s == 299.75
+    assert roles.settled_s == 300.0
     calm = wan.found(wan_run(2.0, [(0, 41_000, 5)]))
-    assert calm.settled_s == 0.0
+    assert (calm.settled_s, calm.steady_share) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_what_a_run_came_to() -> None:
 def test_a_row_holds_within_its_tolerances(tokens: float, share: float, holds: tuple[bool, bool]) -> None:
     """10 % of the threshold, 5 % of what the oracle's choice sustains."""
     oracle = wan.Oracle(41_800, 5, 2.24, 2.23, 41_500, 42_000)
-    row = wan.Row(5, "both", oracle, wan.Found(tokens, 5, share * 2.23, 100.0))
+    row = wan.Row(5, "both", oracle, wan.Found(tokens, 5, share * 2.23, 100.0, 1.0))
     assert (row.threshold_holds, row.throughput_holds) == holds
 
 
@@ -98,7 +100,7 @@ def test_a_threshold_on_the_plateau_holds() -> None:
     """Where decode limits, many thresholds are the best one."""
     oracle = wan.Oracle(89_400, 6, 1.5625, 1.5625, 88_000, 99_500)
     for tokens, holds in ((79_300, True), (79_100, False), (109_400, True), (109_500, False)):
-        assert wan.Row(1, "both", oracle, wan.Found(tokens, 6, 1.5, 0.0)).threshold_holds is holds
+        assert wan.Row(1, "both", oracle, wan.Found(tokens, 6, 1.5, 0.0, 1.0)).threshold_holds is holds
 
 
 def test_table_6_has_printed_model_and_emulated_numbers() -> None:

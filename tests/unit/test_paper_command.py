@@ -20,6 +20,7 @@ from testbed.paper import runs, scenarios, wan
 from testbed.paper.printed import LENGTHS, LINK_BPS, TABLE_6
 from testbed.paper.runs import Done, Wanted
 from testbed.resolve import load_and_resolve
+from testbed.rundir import RunDir
 from testbed.verdict import Result, Status, Verdict
 from tests.unit.paper_runs import EMPTY, ROOT, Tables, table6_runs, wan_run
 
@@ -262,7 +263,7 @@ def test_the_links_that_were_asked_for(
     )
     assert run_command(command.app, ["wan", "--link", "5", "--link", "5", "--write", str(page)]) == code
     text = page.read_text(encoding="utf-8")
-    assert "| 5, short | 31,700, 3 | 1.75 / 1.75 | 31,500, 3 | 1.75 | 0 s | yes |" in text
+    assert "| 5, short | 31,700, 3 | 1.75 / 1.75 | 31,500, 3 | 1.75 | 0 s, 100% | yes |" in text
     assert f"| {tokens:,}, 5 |" in text
     assert text.count("| yes |") == 2 - code
     assert text.count("| not the threshold |") == code
@@ -309,3 +310,20 @@ def test_a_run_that_leaves_nothing_is_an_error(tmp_path: Path, monkeypatch: pyte
         list(runs.run_all([wanted], tmp_path, 1))
     assert said[0][:3] == [sys.executable, "-m", "testbed.run"]
     assert said[0][-4:] == ["--set", "seed=2", "--set", "expect=[]"]
+
+
+def test_the_newest_runs_are_taken_again(tmp_path: Path) -> None:
+    """Without running anything; a run that is not there is named."""
+    wanted = [Wanted("one", ROOT / "scenarios/paper/wan.yaml")]
+    with pytest.raises(RunError, match="holds no run"):
+        list(runs.newest(wanted, tmp_path))
+    for name in ("wan-1", "wan-2"):
+        run = RunDir(tmp_path / "one" / name)
+        run.record.mkdir(parents=True)
+        verdict_of("PASS", name).write(run.verdict)
+        for table, rows in EMPTY.items():
+            rows.write_parquet(run.record / f"{table}.parquet")
+    (tmp_path / "one/latest").symlink_to("wan-2")
+    (done,) = runs.newest(wanted, tmp_path)
+    assert (done.name, done.directory.name) == ("one", "wan-2")
+    assert done.verdict.results[0].sentence == "wan-2"
