@@ -27,6 +27,7 @@ fidelity: setup ## measure the link in full, write the error table of docs/fidel
 	$(PYTHON) -m tests.fidelity.make_table
 
 paper: setup ## run the paper's experiments, write the tables of docs/paper.md
+	$(PYTHON) -m testbed.paper models --write docs/paper.md
 	$(PYTHON) -m testbed.paper table6 --write docs/paper.md
 	$(PYTHON) -m testbed.paper wan --write docs/paper.md
 	$(PYTHON) -m testbed.paper scenarios --write docs/paper.md

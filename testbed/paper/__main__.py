@@ -1,4 +1,4 @@
-"""`python -m testbed.paper table6`, `wan`, `scenarios`: the paper's experiments, run and compared.
+"""`python -m testbed.paper table6`, `wan`, `scenarios`, `models`: the paper's experiments and figures.
 
 Each runs the scenarios in scenarios/paper, prints what the paper says, what its model gives and what was
 measured, and ends with 0 if everything holds, 1 if not, 2 if a run cannot be trusted. `--write docs/paper.md`
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from testbed.command import run_command
 from testbed.errors import Problem, RunError, ScenarioError
-from testbed.paper import scenarios, table6, wan
+from testbed.paper import models, scenarios, table6, wan
 from testbed.paper.printed import LINKS_GBPS, TABLE_6, THRESHOLD_TOKENS
 from testbed.paper.runs import Done, Wanted, newest, run_all
 
@@ -116,6 +116,21 @@ def wan_command(
     ]
     holds = all(row.threshold_holds and row.throughput_holds for row in rows)
     _finish("wan", _Found(header, cells, notes, holds), done, write)
+
+
+@app.command(name="models")
+def models_command(write: WriteOption = None) -> None:
+    """What each model sends over the link at 32K tokens, by its layers and the paper's profiles; no runs."""
+    _look(write, "models")
+    header = ["model", "KV, MiB", "prefill, s", "Gbps of 8 GPUs", "of 512 GPUs", "printed"]
+    rows = [
+        [
+            row.model,
+            *map(_number, (row.kv_mib, row.prefill_s, row.instance_gbps, row.cluster_gbps, row.printed_gbps)),
+        ]
+        for row in models.rows()
+    ]
+    _print(_Found(header, rows, [], holds=True), "models", write)
 
 
 @app.command(name="scenarios")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.paper import table6, wan
+from agents.profiles import MODELS
+from testbed.paper import models, table6, wan
 from testbed.paper.printed import LINKS_GBPS, TABLE_6
 from tests.unit.paper_runs import table6_runs, wan_run
 
@@ -141,3 +142,13 @@ def test_ratios_are_checked_against_what_is_asked() -> None:
         (1.3, 1.25, True),
     ]
     assert [one.holds for one in table6.checks(table6_runs(2.2))] == [False, True]
+
+
+def test_what_models_send_is_what_the_paper_prints() -> None:
+    """A cluster of 512 GPUs within 3 % of each printed figure; every model has a row, the largest first."""
+    rows = models.rows()
+    assert {row.model for row in rows} == {*MODELS}
+    assert [row.cluster_gbps for row in rows] == sorted((row.cluster_gbps for row in rows), reverse=True)
+    printed = {row.model: row for row in rows if row.printed_gbps}
+    assert set(printed) == set(models.PRINTED_GBPS)
+    assert all(row.cluster_gbps == pytest.approx(row.printed_gbps, rel=0.03) for row in printed.values())
