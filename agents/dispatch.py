@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from functools import partial
@@ -58,7 +59,13 @@ class Dispatcher:
         self.metrics = Metrics()
         self._policy = POLICIES[settings.scheduling.policy]
         self._fleet = Fleet(settings)
-        self._prefixes = Prefixes(settings, self._fleet, self._compute, self._journal.note)
+        self._prefixes = Prefixes(
+            settings,
+            self._fleet,
+            self._compute,
+            self._journal.note,
+            lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
+        )
         self._model = MODELS[settings.model]
         self._config = policy_config(settings)
         self._state: State = self._policy.start(self._config)
@@ -195,6 +202,7 @@ class Dispatcher:
 
     def _hear(self, instance: Instance, message: wire.Message) -> None:
         """What an instance says."""
+        instance.heard_ns = time.monotonic_ns()
         match message["op"]:
             case "signals":
                 instance.signals = message
@@ -280,7 +288,7 @@ class Dispatcher:
         )
 
     def _measure_egress(self, interval_s: float) -> Egress:
-        """Sum what the PrfaaS instances reported since the last look."""
+        """Sum what the PrfaaS instances reported since the last look, and what those that are silent hold."""
         reports = self._fleet.signals()
         acked = sum(report["acked_bytes"] for report in reports)
         retrans = sum(report["retrans_bytes"] for report in reports)
@@ -288,7 +296,7 @@ class Dispatcher:
         minima = [report["min_rtt_s"] for report in reports if report["min_rtt_s"]]
         egress = Egress(
             goodput_bps=(acked - self._acked_bytes) * 8 / interval_s,
-            backlog_bytes=sum(report["backlog_bytes"] for report in reports),
+            backlog_bytes=sum(report["backlog_bytes"] for report in reports) + self._unheard_bytes(),
             retrans_bytes=retrans - self._retrans_bytes,
             acked_bytes=acked - self._acked_bytes,
             rtt_s=sum(report["rtt_s"] for report in active) / len(active) if active else 0.0,
@@ -296,6 +304,18 @@ class Dispatcher:
         )
         self._acked_bytes, self._retrans_bytes = acked, retrans
         return egress
+
+    def _unheard_bytes(self) -> int:
+        """KV that PrfaaS instances should have sent by now, of those that are silent for too long.
+
+        Their reports cross the link, too: one that is cut leaves the last ones, which may look calm.
+        """
+        now_ns = time.monotonic_ns()
+        return sum(
+            self._model.kv_bytes(flight.kv_tokens, self._settings.scale)
+            for instance in self._fleet.silent("prfaas", now_ns)
+            for flight in instance.prefilling.values()
+        )
 
     def _control(self) -> bool:
         """Once per interval: look, let the policy think, note what it saw and what it decided, do it."""

@@ -12,6 +12,8 @@ from agents.policies.view import Decision, Request, TenantLoad
 from agents.profiles import PROFILES
 
 Role = Literal["prefill", "decode"]
+SILENCE_S = 1.0
+"""Beyond the prefill that an instance may be at; many round trips."""
 
 
 class Flight(msgspec.Struct):
@@ -56,6 +58,8 @@ class Instance(msgspec.Struct):
     prefilling: dict[int, Flight] = {}
     decoding: dict[int, Flight] = {}
     signals: wire.Message = {}
+    heard_ns: int = 0
+    """When it last said anything."""
 
     @property
     def flights(self) -> dict[int, Flight]:
@@ -140,6 +144,19 @@ class Fleet:
             TenantLoad(name, len(mine["prfaas"]), sum(mine["prfaas"]), sum(mine["pd"]))
             for name, mine in sorted(works.items())
         )
+
+    def silent(self, cluster: str, now_ns: int) -> list[Instance]:
+        """Instances with work, some of which they should have said is done, a second ago or more."""
+
+        def is_silent(instance: Instance) -> bool:
+            given = [(one.sent_ns, one.work_s) for one in instance.prefilling.values() if not one.waits]
+            if not given:
+                return False
+            since_ns = max(instance.heard_ns, min(sent_ns for sent_ns, _ in given))
+            longest_s = max(work_s for _, work_s in given)
+            return (now_ns - since_ns) / 1e9 > longest_s + SILENCE_S
+
+        return [one for one in self.instances.values() if one.peer.cluster == cluster and is_silent(one)]
 
     def signals(self) -> list[wire.Message]:
         """What the PrfaaS instances last said of their connections."""

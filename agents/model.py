@@ -11,6 +11,7 @@ E[T(L)]. The latter is what a system sustains: up to 5 % less in table 6, for ab
 faster than length.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -202,6 +203,16 @@ def best_threshold(
             return inf
         return log(offloaded / local * short / (len(lengths.tokens) - short))
 
+    def sustained(short: int) -> float:
+        """Requests per second where so many lengths stay, but for decode."""
+        long = len(lengths.tokens) - short
+        offloaded = (
+            _theta_prfaas(system, long_s(short), lengths.mean_long(short), egress_bps, load) / long
+            if long
+            else inf
+        )
+        return min(offloaded, _theta_p(system, short_s(short), load) / short if short else inf)
+
     # relief(low) < 0 < relief(high): at either end one side gets no requests
     low, high = 0, len(lengths.tokens)
     relief_low, relief_high = -inf, inf
@@ -212,6 +223,9 @@ def best_threshold(
             low, relief_low = middle, value
         else:
             high, relief_high = middle, value
+    first, last = bisect_left(lengths.tokens, lengths.tokens[low]), lengths.count_short(lengths.tokens[low])
+    if last - first > 1:
+        return _beside(system, lengths, first, last, sustained)
     tokens_low, tokens_high = _boundary(system, lengths, low), _boundary(system, lengths, high)
     if relief_high == inf and high < len(lengths.tokens):
         exact = tokens_low  # one more request there is one too many
@@ -220,6 +234,23 @@ def best_threshold(
     else:
         exact = tokens_low + (tokens_high - tokens_low) * relief_low / (relief_low - relief_high)
     return min(round(exact / STEP_TOKENS) * STEP_TOKENS, system.pd.max_tokens)
+
+
+def _beside(
+    system: System, lengths: Lengths, first: int, last: int, sustained: Callable[[int], float]
+) -> int:
+    """The better threshold below or at a length that many requests have, numbers `first` up to `last`.
+
+    No threshold divides them, and none may end up on the other side by rounding.
+    """
+    tokens = lengths.tokens[first]
+    if sustained(first) > sustained(last):
+        least = lengths.tokens[first - 1] if first else 0
+        rounded = round(_boundary(system, lengths, first) / STEP_TOKENS) * STEP_TOKENS
+        return min(max(rounded, least), tokens - 1)
+    most = lengths.tokens[last] - 1 if last < len(lengths.tokens) else system.pd.max_tokens
+    rounded = round(_boundary(system, lengths, last) / STEP_TOKENS) * STEP_TOKENS
+    return min(max(rounded, tokens), most)
 
 
 def _boundary(system: System, lengths: Lengths, short: int) -> float:

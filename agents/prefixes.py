@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -28,7 +29,9 @@ class _Fetch(msgspec.Struct):
 
 
 class Prefixes:
-    """What both clusters have cached. `compute` is called when a prefix that a request waited for is there.
+    """What both clusters have cached. `compute` is called when a request need not wait for a prefix any more.
+
+    `later` calls a function after so many seconds.
 
     Without memory for a cache nothing is ever cached, and every prompt is computed in full.
     """
@@ -39,8 +42,9 @@ class Prefixes:
         fleet: Fleet,
         compute: Callable[[Flight], None],
         note: Callable[..., None],
+        later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        self._fleet, self._compute, self._note = fleet, compute, note
+        self._fleet, self._compute, self._note, self._later = fleet, compute, note, later
         cache = settings.cache
         self.manager: KvManager | None = None
         if cache.prfaas_bytes or cache.pd_bytes:
@@ -73,7 +77,13 @@ class Prefixes:
         other = OTHER[cluster]
         if flight.decision.cache == "best" and cached[other] > cached[cluster]:
             self._expect(flight, cached[other], 0)
-            flight.waits = self._begin_fetch(cluster, flight.chain, cached[other], flight.prefill, flight)
+            number = self._begin_fetch(cluster, flight.chain, cached[other], flight.prefill, flight)
+            flight.waits = number is not None
+            if number is not None:
+                # Waiting longer than computing takes is worse than computing.
+                profile = PROFILES[self._fleet.instances[flight.prefill].peer.profile]
+                patience_s = profile.prefill_s(flight.request.input_tokens - cached[cluster])
+                self._later(patience_s, partial(self._finish, number, arrived=False))
         if not flight.waits:
             self._begin(flight)
 
@@ -99,23 +109,23 @@ class Prefixes:
 
     def _begin_fetch(
         self, cluster: Cluster, chain: tuple[int, ...], tokens: int, target: str, flight: Flight | None
-    ) -> bool:
-        """Let an instance of the other cluster send a prefix; returns whether one does."""
+    ) -> int | None:
+        """Let an instance of the other cluster send a prefix; the number of the transfer, if one does."""
         assert self.manager is not None
         source = self._fleet.idlest_prefill(OTHER[cluster]) or (
             self._fleet.idlest_decode() if cluster == "prfaas" else None
         )
         if source is None:
-            return False
+            return None
         number = self._next
         fetch = self.manager.fetch_begin(number, OTHER[cluster], cluster, chain, tokens)
         if fetch is None:
-            return False
+            return None
         self._next += 1
         crossing = fetch.tokens - fetch.held_tokens
         self._fetches[number] = _Fetch(source.peer.name, target, crossing, flight, cluster)
         source.send("ship", id=number, kv_tokens=crossing, prompt_tokens=fetch.tokens, to=target)
-        return True
+        return number
 
     def copy_hot(self) -> None:
         """Begin to copy a prefix that one cluster is often asked for and the other one lacks.
@@ -126,8 +136,11 @@ class Prefixes:
             return
         for prefix in self.manager.hot(HOT_TRIED):
             target = self._fleet.idlest_prefill(prefix.target)
-            if target is not None and self._begin_fetch(
-                prefix.target, prefix.chain, prefix.tokens, target.peer.name, None
+            if target is None:
+                continue
+            if (
+                self._begin_fetch(prefix.target, prefix.chain, prefix.tokens, target.peer.name, None)
+                is not None
             ):
                 return
 

@@ -75,7 +75,7 @@ def update(config: Config, state: State, view: View) -> State:
     short = short_loop.observe(given, config, before.short, view)
     ratio = config.system.compression.ratio if state.regime == "scarce" else 1.0
     demand_bps = egress.demand_bps(before.short.link, view) * ratio
-    used = regimes.used(demand_bps, short.link.capacity_bps)
+    used = regimes.used(demand_bps, view.egress.backlog_bytes, short.link.capacity_bps)
     scarcity = regimes.observe(given, before.scarcity, used, elapsed_s)
     system = before.compressed if scarcity.regime == "scarce" else config.system
     state, short = short_loop.move(given, system, state, short, view)

@@ -73,6 +73,8 @@ def route(config: Config, state: State, view: View, request: Request) -> Decisio
 def update(config: Config, state: State, view: View) -> State:
     """Collect answers near the threshold; once both sides have enough, one step."""
     assert isinstance(state.memory, Memory)
+    if not (config.system.n_prfaas and config.system.n_p):
+        return state  # there is one side only, and nothing to compare
     given, memory = values(PARAMS, config.params), state.memory
     memory = replace(
         memory,

@@ -58,7 +58,8 @@ def update(config: Config, state: State, view: View) -> State:
     given, before = values(PARAMS, config.params), state.memory
     elapsed_s = egress.elapsed_s(before.short.link.t_s, view)
     short = short_loop.observe(given, config, before.short, view, state.regime)
-    used = regimes.used(egress.demand_bps(before.short.link, view), short.link.capacity_bps)
+    demand_bps = egress.demand_bps(before.short.link, view)
+    used = regimes.used(demand_bps, view.egress.backlog_bytes, short.link.capacity_bps)
     scarcity = regimes.observe(given, before.scarcity, used, elapsed_s)
 
     outputs = lengths_seen.mean_output_tokens(short.seen, config.system.output_tokens)

@@ -20,6 +20,7 @@ PARAMS: Mapping[str, Param] = MappingProxyType(
     }
 )
 SMOOTH_S = 2.0  # KV comes in lumps of a prefill each
+BACKLOG_S = 1.0  # what takes so long to be sent fills the link; what is on its way takes milliseconds
 USED_MAX = 2.0  # a lump says no more than "too much"
 PATIENCE_MAX = 16.0  # doublings end here
 
@@ -38,9 +39,14 @@ class Scarcity:
     abundant_s: float = 0.0
 
 
-def used(demand_bps: float, capacity_bps: float | None) -> float:
-    """The share of the link that a demand takes; 0 where the link does not bind."""
-    return 0.0 if capacity_bps is None else min(demand_bps / capacity_bps, USED_MAX)
+def used(demand_bps: float, backlog_bytes: int, capacity_bps: float | None) -> float:
+    """The share of the link that a demand takes, or a backlog in seconds to send it; 0: it does not bind.
+
+    While a backlog drains nothing may be demanded, and the link is busy all the same.
+    """
+    if capacity_bps is None:
+        return 0.0
+    return min(max(demand_bps, 8 * backlog_bytes / BACKLOG_S) / capacity_bps, USED_MAX)
 
 
 def observe(params: Mapping[str, float], scarcity: Scarcity, used_now: float, elapsed_s: float) -> Scarcity:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from stat import S_IMODE
 from typing import Annotated, Final
@@ -91,7 +92,7 @@ def wan_command(
             raise ScenarioError(Problem(f"--link {gbps:g}", found, allowed))
     done = _run(wan.wanted(SCENARIOS, links), out, jobs, again=again)
     rows = [
-        wan.Row(gbps, loop, wan.oracle(gbps, loop), wan.found(done[wan.name(gbps, loop)].tables))
+        wan.Row(gbps, loop, wan.oracle(gbps, loop), wan.found(done[wan.name(gbps, loop)].tables, wan.duration_s(gbps)))
         for gbps in links
         for loop in wan.POLICY
     ]
@@ -181,13 +182,14 @@ def _run(wanted: Sequence[Wanted], out: Path, jobs: int, *, again: bool) -> dict
         raise ScenarioError(Problem(missing[0], "is not there", next_step="run this where scenarios/ is"))
     done: dict[str, Done] = {}
     console = Console()
-    for one in newest(wanted, out) if again else run_all(wanted, out, jobs):
-        done[one.name] = one
-        console.print(
-            f"{one.verdict.status:8}{one.name}: {one.verdict.note}   {one.directory}",
-            markup=False,
-            highlight=False,
-        )
+    with closing(newest(wanted, out) if again else run_all(wanted, out, jobs)) as runs:
+        for one in runs:
+            done[one.name] = one
+            console.print(
+                f"{one.verdict.status:8}{one.name}: {one.verdict.note}   {one.directory}",
+                markup=False,
+                highlight=False,
+            )
     if problems := [_distrust(one) for one in done.values() if one.verdict.status == "UNKNOWN"]:
         raise RunError(*problems)
     return done
@@ -209,9 +211,20 @@ def _look(write: Path | None, section: str) -> None:
     """Before minutes of runs: whether there is a place for the table."""
     if write is None:
         return
-    if not write.is_file() or _marks(section).search(write.read_text(encoding="utf-8")) is None:
+    if _marks(section).search(_page(write)) is None:
         found = f"has no lines <!-- {section} --> and <!-- end of {section} -->"
         raise ScenarioError(Problem(f"--write {write}", found, "docs/paper.md"))
+
+
+def _page(write: Path) -> str:
+    """The text of the file that the table goes into; ScenarioError when it has none."""
+    try:
+        return write.read_text(encoding="utf-8")
+    except OSError as error:
+        found = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        found = f"is not UTF-8: {error.reason} at byte {error.start}"
+    raise ScenarioError(Problem(f"--write {write}", found, "a text file, such as docs/paper.md"))
 
 
 def _marks(section: str) -> re.Pattern[str]:
@@ -246,9 +259,7 @@ def _print(found: _Found, section: str, write: Path | None) -> None:
         rule = ["---"] * len(found.header)
         lines = [_line(cells) for cells in (found.header, rule, *found.rows)]
         text = "\n".join([*lines, *([""] if found.notes else []), *found.notes])
-        whole = _marks(section).sub(
-            lambda mark: f"{mark[1]}{text}\n{mark[2]}", write.read_text(encoding="utf-8")
-        )
+        whole = _marks(section).sub(lambda mark: f"{mark[1]}{text}\n{mark[2]}", _page(write))
         _replace(write.resolve(), whole)
 
 

@@ -88,6 +88,22 @@ def test_queues_count_what_waits_and_what_runs() -> None:
     assert (fleet.queues("prfaas"), fleet.instances["decode-b3"].flights) == ((0, 0), {})
 
 
+def test_silence_is_told_from_long_work() -> None:
+    """An instance says something at the end of each prefill: without that for a second more it is cut off."""
+    fleet = make_fleet()
+    give(fleet, 1, "prefill-a1", "decode-b2", work_s=2.0)
+    waiting = give(fleet, 2, "prefill-a2", "decode-b2", work_s=2.0)
+    waiting.waits = True
+    second = 10**9
+    assert fleet.silent("prfaas", 3 * second) == []
+    assert [one.peer.name for one in fleet.silent("prfaas", 3 * second + 1)] == ["prefill-a1"]
+    fleet.instances["prefill-a1"].heard_ns = second
+    assert fleet.silent("prfaas", 4 * second) == []
+    waiting.waits = False
+    assert [one.peer.name for one in fleet.silent("prfaas", 4 * second + 1)] == ["prefill-a1", "prefill-a2"]
+    assert fleet.silent("pd", 100 * second) == []
+
+
 def test_tenants_are_told_apart_by_what_is_left_to_do_for_them() -> None:
     """By name: requests and seconds in the PrfaaS cluster, seconds in the PD cluster; not what is done."""
     fleet = make_fleet()

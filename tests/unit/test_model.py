@@ -229,3 +229,27 @@ def test_lengths_refuse_nothing_and_empty_prompts(tokens: list[int]) -> None:
     """A distribution needs a length, and a prompt a token."""
     with pytest.raises(ValueError, match="at least one"):
         Lengths.from_quantiles(tokens)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [32768] * 512,
+        [8192] * 512,
+        [131072] * 512,
+        [2000] * 256 + [32768] * 256,
+        [1000] * 384 + [131072] * 128,
+        [2000] * 480 + [32768] * 32,
+        [65536] * 512,
+        [16000] * 10 + [16049] * 500,
+    ],
+)
+@pytest.mark.parametrize("egress_bps", [None, 8e9, 2e9])
+def test_requests_of_one_length_go_to_the_better_side(tokens: list[int], egress_bps: float | None) -> None:
+    """No threshold divides equal lengths: they go where more is sustained, and rounding moves none."""
+    lengths = Lengths.from_quantiles(tokens)
+    system = replace(PAPER, output_tokens=64)
+    found = capacity(system, lengths, best_threshold(system, lengths, egress_bps), egress_bps).lambda_max
+    ends = {0, *tokens, *(one - 1 for one in tokens), 131072}
+    best = max(capacity(system, lengths, end, egress_bps).lambda_max for end in ends)
+    assert found == pytest.approx(best, rel=1e-6)

@@ -56,27 +56,34 @@ def test_the_runs_of_the_links_say_what_each_one_changes() -> None:
     best = wan.oracle(5, "both").true_lambda_max
     assert set(wanted[1].overrides) == {
         "link.a_to_b.rate=5gbit",
+        "duration=600s",
         "policy.name=prfaas",
         f"workload.rate={1.08 * best:.3f}/s",
         "expect=[]",
     }
-    assert wanted[0].overrides[1] == "policy.name=bandwidth_aware"
+    assert "policy.name=bandwidth_aware" in wanted[0].overrides
     assert wanted[0].scenario == Path("scenarios/paper/wan.yaml")
 
 
 def test_what_a_run_came_to() -> None:
     """The medians of its last third, what it completed there, and since when it stayed near."""
-    found = wan.found(wan_run(2.0, [(0, 19_400, 3), (50, 31_000, 4), (150, 41_000, 5), (500, 42_000, 5)]))
+    found = wan.found(
+        wan_run(2.0, [(0, 19_400, 3), (50, 31_000, 4), (150, 41_000, 5), (500, 42_000, 5)]), 600.0
+    )
     assert (found.threshold_tokens, found.n_p, found.throughput_per_s) == (41_500, 5, 2.0)
     assert found.settled_s == 150.0
-    restless = wan.found(wan_run(2.0, [(0, 41_000, 5), (450, 41_000, 4), (460, 41_000, 5), (580, 60_000, 5)]))
+    restless = wan.found(
+        wan_run(2.0, [(0, 41_000, 5), (450, 41_000, 4), (460, 41_000, 5), (580, 60_000, 5)]), 600.0
+    )
     assert (restless.threshold_tokens, restless.n_p) == (41_000, 5)
     assert (restless.settled_s, restless.steady_share) == (0.0, pytest.approx(0.95))
-    never = wan.found(wan_run(2.0, [(t_s, 41_000 if t_s % 100 else 60_000, 5) for t_s in range(0, 600, 50)]))
+    never = wan.found(
+        wan_run(2.0, [(t_s, 41_000 if t_s % 100 else 60_000, 5) for t_s in range(0, 600, 50)]), 600.0
+    )
     assert never.settled_s == 599.75
-    roles = wan.found(wan_run(2.0, [(0, 41_000, 3), (300, 41_000, 5)]))
+    roles = wan.found(wan_run(2.0, [(0, 41_000, 3), (300, 41_000, 5)]), 600.0)
     assert roles.settled_s == 300.0
-    calm = wan.found(wan_run(2.0, [(0, 41_000, 5)]))
+    calm = wan.found(wan_run(2.0, [(0, 41_000, 5)]), 600.0)
     assert (calm.settled_s, calm.steady_share) == (0.0, 1.0)
 
 

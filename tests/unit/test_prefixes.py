@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,13 @@ class Bench:
             instance.channel = Line()  # type: ignore[assignment]
         self.computing: list[int] = []
         self.noted: list[dict[str, Any]] = []
+        self.impatient: list[Callable[[], None]] = []
         self.prefixes = Prefixes(
             config,
             self.fleet,
             compute=lambda flight: self.computing.append(flight.id),
             note=lambda kind, _t_ns, **fields: self.noted.append({"kind": kind, **fields}),
+            later=lambda _seconds, call: self.impatient.append(call),
         )
         self.flights: dict[int, Flight] = {}
 
@@ -232,6 +235,21 @@ def test_nobody_computes_for_a_request_that_is_gone(how: str) -> None:
         bench.fail(2)
     bench.prefixes.fetched(FIRST_CACHE_TRANSFER)
     assert bench.computing == [1]
+    bench.check(at_rest=True)
+
+
+def test_a_prefix_that_takes_longer_than_computing_is_not_waited_for() -> None:
+    """The request is computed with what its own cluster has; what comes later changes nothing."""
+    bench = Bench()
+    bench.serve(1, chain_of(1, 8192), 8192, "pd")
+    flight = bench.place(2, chain_of(1, 12_000), 12_000, "prfaas", cache="best")
+    assert (bench.computing, len(bench.impatient)) == ([1], 1)
+    bench.impatient[0]()
+    assert (bench.computing, flight.computed_tokens, flight.waits) == ([1, 2], 12_000, False)
+    bench.prefixes.fetched(FIRST_CACHE_TRANSFER)
+    bench.impatient[0]()
+    assert bench.computing == [1, 2]
+    bench.deliver(2)
     bench.check(at_rest=True)
 
 
