@@ -9,10 +9,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
+from typing import Final
 
 import typer
 
 from testbed.errors import Problem, RunError, ScenarioError, TestbedError
+
+TYPER_INTERRUPTED: Final = 130
+"""What typer makes of a KeyboardInterrupt; no command here ends with it by itself."""
 
 
 def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +29,7 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
         signal.signal(ending, _interrupt)
     atexit.register(gc.freeze)  # else Python looks for cycles in all that was loaded, 0.3 s, before it ends
     try:
-        return app(args=arguments, standalone_mode=False) or 0
+        exit_code = app(args=arguments, standalone_mode=False) or 0
     except typer.TyperException as error:
         problem = Problem("arguments", str(error), next_step="see --help")
         print(problem, file=sys.stderr)
@@ -34,8 +38,7 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
         print(error, file=sys.stderr)
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        return RunError.exit_code
+        exit_code = TYPER_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; keep the interpreter from complaining about it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,6 +47,10 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
         problem = Problem("this machine", str(error) or type(error).__name__)
         print(problem, file=sys.stderr)
         return RunError.exit_code
+    if exit_code == TYPER_INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+        return RunError.exit_code
+    return exit_code
 
 
 def _machine_errors() -> tuple[type[Exception], ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 import polars as pl
+from polars.exceptions import PolarsError
 
 from testbed import journal_lines, record_decisions, record_link, record_rows
 from testbed.errors import Problem, RunError
@@ -212,14 +213,17 @@ def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
 
 
 def load(run: RunDir) -> dict[str, pl.DataFrame]:
-    """The tables of a run whose record was built; RunError when one is missing or has other columns."""
+    """The tables of a run whose record was built; RunError: one is missing, damaged or has other columns."""
     tables = {}
     for name, schema in TABLES.items():
         path = run.record / f"{name}.parquet"
         next_step = f"python -m testbed.report {run.path} makes it from the journal"
         if not path.is_file():
             raise RunError(Problem(str(path), "missing", next_step=next_step))
-        tables[name] = pl.read_parquet(path)
+        try:
+            tables[name] = pl.read_parquet(path)
+        except (OSError, PolarsError) as error:
+            raise RunError(Problem(str(path), f"cannot be read: {error}", next_step=next_step)) from None
         if tables[name].schema != pl.Schema(schema):
             raise RunError(Problem(str(path), "has other columns than this version", next_step=next_step))
     return tables

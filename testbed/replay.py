@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,7 +22,8 @@ from rich.text import Text
 from agents import config as agents_config
 from agents.dispatch import policy_config
 from agents.policies import POLICIES
-from agents.policies.view import Decision, Request, State, View
+from agents.policies.view import Config, Decision, Request, State, View
+from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
@@ -59,11 +60,15 @@ class _Seen(msgspec.Struct):
     request: Request | None = None
 
 
+SEEN: Final = msgspec.json.Decoder(_Seen)
+
+
 def replay(plan: Plan, decisions: pl.DataFrame, policy: str | None = None) -> Replayed:
     """Ask `policy` (by default the plan's) everything that the table of decisions says was asked.
 
     Raises:
-        ScenarioError: the record does not say what the policy saw, or the policy cannot serve this plan.
+        ScenarioError: the record does not say what the policy saw, the plan names something that does not
+            exist (any more), or the policy cannot serve this plan.
     """
     rows = decisions.sort("step").rows(named=True)
     if not rows or rows[0]["step"] is None or any(row["seen"] is None for row in rows):
@@ -84,6 +89,7 @@ def _answers(
     plan: Plan, rows: list[dict[str, Any]], name: str
 ) -> Iterator[tuple[dict[str, Any], str, str, str]]:
     """Each row with what was asked, and the recorded and the new answer as texts."""
+    _refuse_unknown(plan, name)
     policy = POLICIES[name]
     router = next(agent for agent in plan.agents if agent.role == "router")
     encoded = agent_config(plan, router, lambda host: host)
@@ -95,15 +101,52 @@ def _answers(
     except ValueError as error:
         where = "plan.json" if name == plan.policy.name else "--policy"
         raise ScenarioError(Problem(where, str(error))) from None
-    decoder = msgspec.json.Decoder(_Seen)
     for row in rows:
-        seen = decoder.decode(str(row["seen"]))
+        seen = _seen(row, config)
         if seen.request is not None:
             decision = policy.route(config, state, seen.view, seen.request)
             yield row, f"request {seen.request.id}", _recorded_route(row), _route(decision)
         else:
             state = policy.update(config, state, seen.view)
             yield row, "interval", _recorded_state(row), _state(state)
+
+
+def _refuse_unknown(plan: Plan, policy: str) -> None:
+    """A run may be older than the names that this version has; ScenarioError with all that are missing."""
+    profiles = dict.fromkeys(agent.profile for agent in plan.agents if agent.profile)
+    named: list[tuple[str, str, Collection[str]]] = [
+        ("policy", policy, POLICIES),
+        ("model", plan.model, MODELS),
+        *(("profile", profile, PROFILES) for profile in profiles),
+    ]
+    if plan.transport.compression:
+        named.append(("compression", plan.transport.compression, COMPRESSIONS))
+    problems = [
+        Problem("plan.json", f"unknown {what} {name}", ", ".join(known))
+        for what, name, known in named
+        if name not in known
+    ]
+    if problems:
+        raise ScenarioError(*problems)
+
+
+def _seen(row: dict[str, Any], config: Config) -> _Seen:
+    """What the policy was shown, if it can have been; ScenarioError naming the step when it cannot."""
+    where = f"record/decisions.parquet, step {row['step']}"
+    try:
+        seen = SEEN.decode(row["seen"])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ScenarioError(Problem(where, f"seen is damaged: {error}")) from None
+    longest = max(config.system.prfaas.max_tokens, config.system.pd.max_tokens)
+    for request in (*(one.request for one in seen.view.placed), *([seen.request] if seen.request else [])):
+        cached = (request.cached_prfaas_tokens, request.cached_pd_tokens)
+        if not 0 <= min(cached) <= max(cached) < request.input_tokens <= longest:
+            found = (
+                f"seen is damaged: request {request.id} has {request.input_tokens} input tokens, "
+                f"{cached[0]} and {cached[1]} of them cached"
+            )
+            raise ScenarioError(Problem(where, found, f"1 to {longest} tokens, and fewer of them cached"))
+    return seen
 
 
 def _route(decision: Decision) -> str:

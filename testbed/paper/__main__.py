@@ -92,7 +92,12 @@ def wan_command(
             raise ScenarioError(Problem(f"--link {gbps:g}", found, allowed))
     done = _run(wan.wanted(SCENARIOS, links), out, jobs, again=again)
     rows = [
-        wan.Row(gbps, loop, wan.oracle(gbps, loop), wan.found(done[wan.name(gbps, loop)].tables, wan.duration_s(gbps)))
+        wan.Row(
+            gbps,
+            loop,
+            wan.oracle(gbps, loop),
+            wan.found(done[wan.name(gbps, loop)].tables, wan.duration_s(gbps)),
+        )
         for gbps in links
         for loop in wan.POLICY
     ]

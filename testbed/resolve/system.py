@@ -160,15 +160,19 @@ def resolve_cache(scenario: Scenario, findings: Findings) -> Cache:
 def _check_parameters(
     scenario: Scenario, spec: PolicySpec, scale: float, load: Load, findings: Findings
 ) -> None:
-    """Let the policy look at its parameters, as it will at the start of the run, and place two requests."""
+    """Let the policy look at its parameters, as it will at the start of the run, and place two requests.
+
+    Not with profiles that `_check_profiles` refuses: what the policy says then is not about its parameters.
+    """
     clusters = scenario.clusters
     if clusters is None or scenario.model not in MODELS:
         return
-    if clusters.prfaas.profile not in PROFILES or clusters.pd.profile not in PROFILES:
+    prfaas, pd = PROFILES.get(clusters.prfaas.profile), PROFILES.get(clusters.pd.profile)
+    if prfaas is None or pd is None or pd.decode_step_s is None:
         return
     system = System(
-        prfaas=PROFILES[clusters.prfaas.profile],
-        pd=PROFILES[clusters.pd.profile],
+        prfaas=prfaas,
+        pd=pd,
         model=MODELS[scenario.model],
         n_prfaas=clusters.prfaas.instances,
         n_p=clusters.pd.prefill,

@@ -194,7 +194,12 @@ def _not_empty(load: Load, path: KeyPath, around: _Surroundings) -> Load | None:
 
 def _mooncake(spec: MooncakeWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
     file = around.directory / spec.trace
-    if not file.is_file():
+    try:
+        there = file.is_file()
+    except OSError as error:
+        around.findings.add((*path, "trace"), f"cannot be looked for: {error.strerror}", "the path of a file")
+        return None
+    if not there:
         around.findings.add(
             (*path, "trace"),
             f"there is no trace {file}",

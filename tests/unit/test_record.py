@@ -269,3 +269,15 @@ def test_loading_an_unbuilt_record_says_what_to_do(run: RunDir) -> None:
     """A missing table is a RunError with the command that makes it."""
     with pytest.raises(RunError, match=r"python -m testbed\.report"):
         record.load(run)
+
+
+@pytest.mark.parametrize("left", [0, 3, 100, -1])
+def test_a_damaged_table_is_named(run: RunDir, plan: Plan, left: int) -> None:
+    """Cut short, to nothing or by one byte: the file, and the command that makes it again."""
+    record.build(run, plan)
+    path = run.record / "decisions.parquet"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(
+        RunError, match=r"decisions\.parquet: cannot be read: (.|\n)*python -m testbed\.report"
+    ):
+        record.load(run)

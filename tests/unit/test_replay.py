@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -216,6 +217,58 @@ def test_a_policy_that_cannot_serve_the_plan_is_refused(
     msgspec.structs.replace(plan, policy=strange).write(run.plan)
     assert replay.main([str(run.path)]) == 3
     assert "plan.json: static_threshold takes no parameters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["policy", "model", "profile", "compression"])
+def test_a_plan_of_names_that_are_gone_is_refused(static: RunDir, what: str) -> None:
+    """A policy, a model, a profile, a compression of another version: what it is, and what there is."""
+    plan, replace = plan_with("static_threshold"), msgspec.structs.replace
+    gone = {
+        "policy": replace(plan, policy=replace(plan.policy, name="gone")),
+        "model": replace(plan, model="gone"),
+        "profile": replace(
+            plan, agents=tuple(replace(one, profile=one.profile and "gone") for one in plan.agents)
+        ),
+        "compression": replace(plan, transport=replace(plan.transport, compression="gone")),
+    }
+    with pytest.raises(ScenarioError, match=rf"^plan\.json: unknown {what} gone\n    allowed: \w+"):
+        replay.replay(gone[what], decisions_of(static))
+
+
+def without(seen: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The same without one field."""
+    first, *rest = path
+    inner = {first: without(seen[first], *rest)} if rest else {}
+    return {name: value for name, value in seen.items() if name != first} | inner
+
+
+DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no JSON": lambda _: msgspec.Raw(b"{half of i"),
+    "deep": lambda _: msgspec.Raw(b'{"view":' + b"[" * 10_000),
+    "no view": lambda seen: without(seen, "view"),
+    "no egress": lambda seen: without(seen, "view", "egress"),
+    "no length": lambda seen: without(seen, "request", "input_tokens"),
+    "nothing to compute": lambda seen: seen | {"request": seen["request"] | {"input_tokens": 0}},
+    "all cached": lambda seen: (
+        seen | {"request": seen["request"] | {"cached_pd_tokens": seen["request"]["input_tokens"]}}
+    ),
+    "too long": lambda seen: seen | {"request": seen["request"] | {"input_tokens": 10**9}},
+    "one of those placed": lambda seen: (
+        seen | {"view": seen["view"] | {"placed": [{"request": seen["request"] | {"input_tokens": 0},
+                                                    "route": "pd"}]}}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_view_that_cannot_have_been_is_refused(static: RunDir, damage: str) -> None:
+    """The file and the step are named, whatever is wrong with what the policy was shown."""
+    decisions = decisions_of(static)
+    step, seen = decisions.filter(pl.col("kind") == "route")[3].select("step", "seen").row(0)
+    damaged = msgspec.json.encode(DAMAGES[damage](msgspec.json.decode(seen))).decode()
+    plan = plan_with("static_threshold")
+    with pytest.raises(ScenarioError, match=rf"^record/decisions\.parquet, step {step}: seen is damaged: "):
+        replay.replay(plan, changed(decisions, step, seen=damaged))
 
 
 def test_a_policy_that_breaks_later_is_not_a_wrong_argument(

@@ -333,6 +333,12 @@ def test_traces_by_option_variable_or_neighbourhood(tmp_path: Path, monkeypatch:
     assert tokens(tmp_path / "option") == 3
 
 
+def test_a_trace_with_too_long_a_name_is_a_finding() -> None:
+    """It is the scenario that is wrong, not the machine."""
+    with pytest.raises(ScenarioError, match=r"workload\.trace: cannot be looked for: File name too long"):
+        planned(f"workload={{kind: mooncake, trace: {'t' * 300}}}")
+
+
 def test_a_bulk_workload_has_no_agents() -> None:
     """Transfers that measure the link run without the system under test."""
     plan = planned(path=ROOT / "scenarios/full_rate.yaml")

@@ -92,6 +92,14 @@ def test_a_cluster_may_be_without_prefill() -> None:
     )
 
 
+def test_a_profile_without_decode_is_one_problem() -> None:
+    """The policy, which could not do anything with it, is not blamed for its parameters."""
+    said = refused("clusters.pd.profile=h200", "policy.name=prfaas")
+    assert "clusters.pd.profile: h200 was not profiled for decode" in said
+    assert "policy" not in said
+    assert "policy.params: prfaas has no parameter" in refused("policy.name=prfaas", "policy.params={odd: 1}")
+
+
 def test_a_bound_may_be_on_one_tenant() -> None:
     """Its name says so, and another one's is not changed."""
     bounds = "{bound: ttft_s.p90, tenant: chat, max: 20s}, {bound: ttft_s.p90, max: 30s}"

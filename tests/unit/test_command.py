@@ -1,0 +1,40 @@
+"""How a command ends when it is not by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import typer
+
+from testbed.command import run_command
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_says_so(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    """Ctrl-C, a signal to end, a terminal that is closed: 2, one word, no traceback."""
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        os.kill(os.getpid(), number)
+        signal.pause()
+
+    assert run_command(app, []) == 2
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_a_command_has_its_own_code(capsys: pytest.CaptureFixture[str], code: int) -> None:
+    """What it ends with itself is passed on, silently."""
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        raise typer.Exit(code)
+
+    assert run_command(app, []) == code
+    assert capsys.readouterr().err == ""
