@@ -85,6 +85,7 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     ]
     if plan.agents:
         roles = Counter(f"{agent.role} {agent.profile}".strip() for agent in plan.agents)
+        rows.append(("model", plan.model))
         rows.append(("agents", ", ".join(f"{number} {role}" for role, number in roles.items())))
         rows.append(("policy", f"{plan.policy.name}, threshold {plan.policy.threshold_tokens} tokens"))
     if plan.requests:

@@ -122,10 +122,11 @@ def _signs(
     """Count the signs of congestion in this interval, and the time without."""
     egress = view.egress
     pressed = is_pressed(egress, params)
-    suspicion = link.suspicion + 1.0 if pressed else max(link.suspicion - LEAK, 0.0)
+    enough = params["suspect_intervals"]  # more is no better, and would outlast the congestion
+    suspicion = min(link.suspicion + 1.0, enough) if pressed else max(link.suspicion - LEAK, 0.0)
     poor = egress.goodput_bps < params["suspect_share"] * ceiling_bps
     if pressed and poor and egress.retrans_bytes > HEAVY_LOSS * egress.acked_bytes:
-        suspicion = max(suspicion, params["suspect_intervals"])
+        suspicion = enough
     if egress.goodput_bps >= ceiling_bps:
         suspicion = 0.0  # whatever was lost, the link carried all that the system ever has to send
     quiet_s = link.quiet_s + elapsed * _credit(link.capacity_bps, egress.goodput_bps)

@@ -263,7 +263,7 @@ def _print(found: _Found, section: str, write: Path | None) -> None:
     if write is not None:
         rule = ["---"] * len(found.header)
         lines = [_line(cells) for cells in (found.header, rule, *found.rows)]
-        text = "\n".join([*lines, *([""] if found.notes else []), *found.notes])
+        text = "\n".join([*lines, *([""] if found.notes else []), *(f"- {note}" for note in found.notes)])
         whole = _marks(section).sub(lambda mark: f"{mark[1]}{text}\n{mark[2]}", _page(write))
         _replace(write.resolve(), whole)
 

@@ -43,7 +43,7 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
         ),
         Figure(
             "Scheduler",
-            "requests with more uncached tokens than the threshold are prefilled in A",
+            "requests that leave more tokens to compute than the threshold are prefilled in A",
             (_threshold(tables), _offloaded(tables), *_roles(tables), *_cached(tables)),
         ),
         Figure(

@@ -141,6 +141,7 @@ def _numbers(plan: Plan, record_tables: Tables, manifest: Mapping[str, object], 
         "scale": joined(
             number(plan.scale), element("small", " full rate" if plan.scale == 1 else " of full rate")
         ),
+        **({"policy": joined(plan.policy.name)} if plan.policy.name else {}),
         "seed": joined(str(plan.seed)),
         "record digest": element("code", digest[:12], title=digest),
     }
@@ -299,7 +300,7 @@ def _details(plan: Plan, record_tables: Tables) -> Markup:
         ),
         _section(
             "Decisions",
-            element("h3", "Moves of the threshold"),
+            element("h3", "Moves of the threshold and of roles"),
             tables.threshold_changes(record_tables),
             _folded("The last requests routed", tables.last_routes(record_tables)),
         ),

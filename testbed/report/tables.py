@@ -149,9 +149,10 @@ def slowest(tables: Tables) -> Markup:
 
 
 def threshold_changes(tables: Tables) -> Markup:
-    """The last times the policy moved its threshold, and why."""
+    """The last times the policy moved its threshold or wanted other roles, and why."""
     moved = tables["decisions"].filter(
-        (pl.col("kind") == "control") & (pl.col("threshold_tokens") != pl.col("previous_tokens"))
+        (pl.col("kind") == "control")
+        & ((pl.col("threshold_tokens") != pl.col("previous_tokens")) | (pl.col("reason") != ""))
     )
     rows: list[list[Child]] = [
         [

@@ -41,4 +41,15 @@ def _conversion(view: View) -> Warned:
         yield ("clusters", "pd", "conversion"), found, instead
 
 
-SYSTEM_RULES: Final[tuple[Callable[[View], Warned], ...]] = (_compression, _cache, _conversion)
+def _profile(view: View) -> Warned:
+    """`h200_<model>` was measured with that model, `h200` and `h20` with internal_1t."""
+    clusters, model = view.scenario.clusters, view.scenario.model
+    if clusters is None or model is None:
+        return
+    own = "h200" if model == "internal_1t" else f"h200_{model}"
+    if clusters.prfaas.instances and clusters.prfaas.profile != own:
+        found = f"{clusters.prfaas.profile} has the prefill times of another model than {model}"
+        yield ("clusters", "prfaas", "profile"), found, f"profile: {own}"
+
+
+SYSTEM_RULES: Final[tuple[Callable[[View], Warned], ...]] = (_compression, _cache, _conversion, _profile)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from statistics import fmean
 from typing import Final, Literal
 
@@ -188,13 +190,25 @@ def _check_parameters(
         system=system,
         prior_arrival_per_s=load.arrival_per_s,
     )
+    longest_tokens = min(system.prfaas.max_tokens, system.pd.max_tokens)
     try:
         state = POLICIES[spec.name].start(config)
     except ValueError as error:
         findings.add(("policy", "params"), str(error))
-    else:
-        longest_tokens = min(system.prfaas.max_tokens, system.pd.max_tokens)
+        return
+    except Exception as error:  # noqa: BLE001 - somebody's policy may raise anything
+        findings.add(("policy", "name"), _raised(spec.name, "start", error))
+        return
+    try:
         _check_routes(spec.name, config, state, (1, longest_tokens), findings)
+    except Exception as error:  # noqa: BLE001 - same
+        findings.add(("policy", "name"), _raised(spec.name, "route", error))
+
+
+def _raised(policy: str, function: str, error: Exception) -> str:
+    """What a policy died of, and where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{policy}: {function}() raised {error!r} at {Path(place.filename).name}:{place.lineno}"
 
 
 def _check_routes(
@@ -212,6 +226,9 @@ def _check_routes(
     for tokens in lengths_tokens:
         request = Request("0", tokens, system.output_tokens)
         route = POLICIES[name].route(config, state, view, request).route
+        if route not in instances:
+            findings.add(("policy", "name"), f"{name}: route() answers {route!r}", ", ".join(instances))
+            return
         if instances[route] == 0:
             where, setting, instead = NOBODY[route]
             findings.add(

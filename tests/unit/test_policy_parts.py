@@ -25,6 +25,7 @@ from tests.unit.policy_bench import (
     CONFIG,
     LENGTHS,
     SYSTEM,
+    run,
     saturated,
     view,
 )
@@ -262,3 +263,24 @@ def test_only_offloaded_requests_are_compressed_and_only_in_scarcity() -> None:
     assert not compression.route(CONFIG, state, view(0.0), long).compress
     assert compression.route(CONFIG, scarce, view(0.0), long).compress
     assert not compression.route(CONFIG, scarce, view(0.0), short).compress
+
+
+def test_a_long_congestion_is_not_held_against_a_healthy_link() -> None:
+    """A minute of pressed intervals, then less demand: within 10 s the link is free, and stays so."""
+    congested = [
+        view(
+            i / 4,
+            goodput_bps=5e9,
+            acked_bytes=156_000_000,
+            backlog_bytes=2 * 10**9,
+            retrans_bytes=3 * 10**6,
+            rtt_s=0.022,
+        )
+        for i in range(1, 240)
+    ]
+    calm = [
+        view(60 + i / 4, goodput_bps=6e9, acked_bytes=187_500_000, backlog_bytes=10**6) for i in range(120)
+    ]
+    free = [run([*congested, *calm[:count]]).capacity_bps is None for count in (40, 60, 80, 100, 120)]
+    assert run(congested).capacity_bps is not None
+    assert free == [True] * 5
