@@ -217,6 +217,12 @@ CACHED = "cache={prfaas: 1GB, pd: 1GB}"
             "conversion: static_threshold never changes roles: 9s has no effect",
         ),
         (BASE, ("clusters.pd.conversion=0s",), ("clusters.pd.conversion=10s",), "0ns has no effect"),
+        (
+            BASE,
+            ("model=ring_2_5_1t",),
+            ("model=ring_2_5_1t", "clusters.prfaas.profile=h200_ring_2_5_1t"),
+            "profile: h200 has the prefill times of another model than ring_2_5_1t",
+        ),
     ],
 )
 def test_settings_of_the_system_that_nothing_uses(

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from agents.config import Cache, Config
+from agents.policies import static_threshold
+from agents.policies.view import Decision
 from agents.profiles import MODELS
 from testbed.plan import Plan
 from testbed.system import agent_config
@@ -106,3 +108,21 @@ def test_a_bound_may_be_on_one_tenant() -> None:
     of_chat, of_all = planned(SHARED, f"expect=[{bounds}]").expectations
     assert (of_chat.tenant, of_chat.name) == ("chat", "ttft_s.p90 of chat at most 20s")
     assert (of_all.tenant, of_all.name) == (None, "ttft_s.p90 at most 30s")
+
+
+@pytest.mark.parametrize("function", ["start", "route"])
+def test_a_policy_that_raises_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    """An error in somebody's policy is no failed expectation: refused before the run, with the place."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr(static_threshold, function, broken)
+    said = refused("policy.name=static_threshold")
+    assert f"static_threshold: {function}() raised KeyError('oops') at test_resolve_system.py:" in said
+
+
+def test_a_policy_that_answers_no_route_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slip of the pen would fail every request."""
+    monkeypatch.setattr(static_threshold, "route", lambda *_: Decision("pd ", 0, ""))  # type: ignore[arg-type]
+    assert "static_threshold: route() answers 'pd '" in refused("policy.name=static_threshold")
