@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(bool(Uml().probe("virtual")), reason="no UML kernel: make setup"),
 ]
 
-TRIED = ("compression", "decode_bound", "fair_share", "falls_to_5gbps", "hot_prefixes", "oscillation_60s")
+TRIED = ("decode_bound", "fair_share", "falls_to_5gbps", "hot_prefixes")
 """With step_down.yaml in test_paper_capacity.py; `make paper` runs all."""
 
 
@@ -40,10 +40,11 @@ def test_its_control_fails(tmp_path: Path, name: str) -> None:
     assert ended.code == 1, ended.output
 
 
-@pytest.mark.parametrize("policy", ["aimd", "learned", "bandwidth_aware"])
+@pytest.mark.parametrize("policy", ["aimd", "learned", "bandwidth_aware", "compression"])
 def test_decisions_of_the_other_policies_can_be_replayed(tmp_path: Path, policy: str) -> None:
     """The policies that no scenario above uses."""
-    ended = run(tmp_path, SCENARIOS / "small.yaml", "--no-report", "--set", f"policy.name={policy}")
+    settings = ("--set", f"policy.name={policy}", "--set", "transport.compression=half")
+    ended = run(tmp_path, SCENARIOS / "small.yaml", "--no-report", *settings)
     assert ended.code in {0, 1}, ended.output
     code, said = call(tmp_path, "testbed.replay", ended.run)
     assert code == 0, said
