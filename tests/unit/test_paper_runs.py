@@ -93,7 +93,7 @@ def test_after_an_interrupt_nothing_runs_and_nothing_starts(
 ) -> None:
     """Ctrl-C, or told to end: the two that run are told once and end, then the command does, with code 2."""
     with subprocess.Popen(
-        [sys.executable, "-c", MANY_RUNS, str(tmp_path)],
+        ["env", "--default-signal=INT", sys.executable, "-c", MANY_RUNS, str(tmp_path)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
     ) as process:  # fmt: skip
         deadline_s = time.monotonic() + 20
