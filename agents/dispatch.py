@@ -179,15 +179,17 @@ class Dispatcher:
         prefill, decode = self._fleet.instances[flight.prefill], self._fleet.instances[flight.decode]
         compress = flight.decision.compress
         prompt_tokens = flight.request.input_tokens
-        size_bytes = sum(
-            self._model.end_bytes(layer, flight.kv_tokens, prompt_tokens, self._settings.scale)
-            for layer in range(len(self._model.layers))
-        )
+        unpack_bytes = 0
+        if compress:
+            unpack_bytes = sum(
+                self._model.end_bytes(layer, flight.kv_tokens, prompt_tokens, self._settings.scale)
+                for layer in range(len(self._model.layers))
+            )
         decode.send(
             "expect",
             id=flight.id,
             output_tokens=flight.request.output_tokens,
-            unpack_bytes=size_bytes if compress else 0,
+            unpack_bytes=unpack_bytes,
         )
         prefill.send(
             "prefill",

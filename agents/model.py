@@ -28,6 +28,7 @@ __all__ = [
     "Lengths",
     "Load",
     "System",
+    "at_best",
     "best_allocation",
     "best_threshold",
     "capacity",
@@ -260,6 +261,15 @@ def _boundary(system: System, lengths: Lengths, short: int) -> float:
     if short == len(lengths.tokens):
         return float(system.pd.max_tokens)
     return (lengths.tokens[short - 1] + lengths.tokens[short]) / 2
+
+
+def at_best(system: System, lengths: Lengths, egress_bps: float | None) -> Capacity:
+    """What `system` sustains at its best threshold.
+
+    Raises:
+        ValueError: the profiles do not cover the lengths.
+    """
+    return capacity(system, lengths, best_threshold(system, lengths, egress_bps), egress_bps)
 
 
 def _prefill_times(

@@ -131,13 +131,18 @@ def _h200_by_model(name: str, kv_gbps: tuple[float, float, float, float]) -> Com
     """
     model = MODELS[name]
     return ComputeProfile(
-        name=f"h200_{name}",
+        name=h200_for(name),
         source="arXiv 2604.15039, table 3, 8 x H200, SGLang 0.5.9: KV size / printed KV throughput",
         knots=tuple(
             (tokens, 8 * (model.bytes_per_token * tokens + model.fixed_bytes) / (gbps * 1e9))
             for tokens, gbps in zip(TABLE_TOKENS, kv_gbps, strict=True)
         ),
     )
+
+
+def h200_for(model: str) -> str:
+    """The key in `PROFILES` of 8 x H200 running this model: `h200` runs the paper's own."""
+    return "h200" if model == "internal_1t" else f"h200_{model}"
 
 
 PROFILES: dict[str, ComputeProfile] = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from agents.model import best_threshold, capacity
+from agents.model import at_best, best_threshold
 from agents.policies import egress, params
 from agents.policies.params import Param, values
 from agents.policies.short_loop import said
@@ -51,8 +51,7 @@ def start(config: Config) -> State:
         ValueError: a parameter is unknown or out of range.
     """
     params.check("aimd", PARAMS, config.params)
-    free = best_threshold(config.system, config.lengths, None)
-    ceiling_bps = capacity(config.system, config.lengths, free, None).egress_bps
+    ceiling_bps = at_best(config.system, config.lengths, None).egress_bps
     return State(config.threshold_tokens, None, "configured threshold", Memory(ceiling_bps, ceiling_bps))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import exp, inf
 from types import MappingProxyType
 
-from agents.model import Capacity, Lengths, System, best_allocation, best_threshold, capacity
+from agents.model import Capacity, Lengths, System, at_best, best_allocation
 from agents.policies.params import Param
 from agents.policies.view import View
 
@@ -119,14 +119,14 @@ def decide(
         roles = replace(roles, wanted=system.n_p)  # what did not come about is not asked for any longer
     egress_bps = roles.egress_bps if roles.egress_bps < FREE * ceiling_bps else None
     best = best_allocation(system, lengths, egress_bps)
-    now = _at_best(system, lengths, egress_bps)
+    now = at_best(system, lengths, egress_bps)
     step = (best.n_p > system.n_p) - (best.n_p < system.n_p)
     after_n_p, after_n_d = system.n_p + step, system.n_d - step
     if not step or after_n_p < 1 or best.lambda_max < (1 + params["convert_gain"]) * now.lambda_max:
         return roles, ""
     if step == -roles.step and view.t_s - roles.turned_s < params["reverse_wait_s"]:
         return roles, ""
-    after = _at_best(replace(system, n_p=after_n_p, n_d=after_n_d), lengths, egress_bps)
+    after = at_best(replace(system, n_p=after_n_p, n_d=after_n_d), lengths, egress_bps)
     if not _agree(params, roles, step, now, after):
         return roles, ""
     gain = best.lambda_max / now.lambda_max - 1 if now.lambda_max else inf
@@ -134,10 +134,6 @@ def decide(
     lacks = f"{side} has {wait_s:.0f} s of work waiting"
     reason = f"{after_n_p} prefill instances wanted: {lacks}, {best.n_p} promise {gain:.0%} more"
     return replace(roles, wanted=after_n_p, step=step, turned_s=view.t_s), reason
-
-
-def _at_best(system: System, lengths: Lengths, egress_bps: float | None) -> Capacity:
-    return capacity(system, lengths, best_threshold(system, lengths, egress_bps), egress_bps)
 
 
 def _producers(at: Capacity) -> float:

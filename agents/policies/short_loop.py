@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from agents.model import Lengths, Load, System, best_threshold, capacity
+from agents.model import Lengths, Load, System, at_best, best_threshold, capacity
 from agents.policies import egress, lengths_seen
 from agents.policies.egress import Link
 from agents.policies.lengths_seen import Seen
@@ -44,12 +44,7 @@ class Short:
 
 def begin(config: Config) -> Short:
     """A link that does not bind, and the profiled lengths."""
-    return Short(_ceiling_bps(config.system, config.lengths), Link(), Seen(config.lengths))
-
-
-def _ceiling_bps(system: System, lengths: Lengths) -> float:
-    free = best_threshold(system, lengths, None)
-    return capacity(system, lengths, free, None).egress_bps
+    return Short(at_best(config.system, config.lengths, None).egress_bps, Link(), Seen(config.lengths))
 
 
 def observe(
@@ -59,7 +54,7 @@ def observe(
     seen = lengths_seen.observe(short.seen, view, config.lengths, regime)
     ceiling_bps = short.ceiling_bps
     if seen.lengths is not short.seen.lengths:
-        ceiling_bps = _ceiling_bps(config.system, seen.lengths)
+        ceiling_bps = at_best(config.system, seen.lengths, None).egress_bps
     link = egress.observe(params, short.link, view, ceiling_bps)
     return replace(short, ceiling_bps=ceiling_bps, link=link, seen=seen)
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from agents.model import cluster_egress_bps
-from agents.profiles import MODELS, PROFILES
+from agents.profiles import MODELS, PROFILES, h200_for
 
 TOKENS: Final = 32_768
 """The mean length that the paper's figures are for."""
@@ -31,7 +31,7 @@ def rows() -> list[Row]:
     """All models, the one that sends most first."""
     found = []
     for name, model in MODELS.items():
-        profile = PROFILES["h200" if name == "internal_1t" else f"h200_{name}"]
+        profile = PROFILES[h200_for(name)]
         cluster_bps = cluster_egress_bps(model, profile, TOKENS, GPUS // GPUS_PER_INSTANCE)
         found.append(
             Row(

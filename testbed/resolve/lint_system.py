@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from agents.profiles import h200_for
 from testbed.resolve.view import View, Warned
 from testbed.scenario.model import PdCluster
 from testbed.units import format_duration_ns
@@ -46,7 +47,7 @@ def _profile(view: View) -> Warned:
     clusters, model = view.scenario.clusters, view.scenario.model
     if clusters is None or model is None:
         return
-    own = "h200" if model == "internal_1t" else f"h200_{model}"
+    own = h200_for(model)
     if clusters.prfaas.instances and clusters.prfaas.profile != own:
         found = f"{clusters.prfaas.profile} has the prefill times of another model than {model}"
         yield ("clusters", "prfaas", "profile"), found, f"profile: {own}"

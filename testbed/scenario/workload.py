@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Le, MinLen
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
+from agents.cache.pool import BLOCK_TOKENS
 from testbed.scenario.quantities import (
     Count,
     Duration,
@@ -20,9 +21,6 @@ from testbed.scenario.quantities import (
     refusal,
 )
 from testbed.units import format_duration_ns
-
-BLOCK_TOKENS: Final = 512
-"""Each of a request's `hash_ids` stands for a prefix block of this many tokens, as in Mooncake's traces."""
 
 OutputTokens = Annotated[Count, Le(131_072)]
 

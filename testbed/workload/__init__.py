@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from agents.cache.pool import BLOCK_TOKENS
 from testbed.plan import Request
-from testbed.scenario.workload import BLOCK_TOKENS
 from testbed.units import NS_PER_S
 
 QUANTILES: Final = 512

@@ -14,9 +14,10 @@ from typing import Annotated, Final
 
 import msgspec
 
+from agents.cache.pool import BLOCK_TOKENS
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Request
-from testbed.scenario.workload import BLOCK_TOKENS, MooncakeWorkload
+from testbed.scenario.workload import MooncakeWorkload
 from testbed.units import format_duration_ns
 from testbed.workload import Load, drawn_load
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agents.cache.pool import BLOCK_TOKENS
 from testbed.plan import Request
-from testbed.scenario.workload import BLOCK_TOKENS, SessionsWorkload
+from testbed.scenario.workload import SessionsWorkload
 from testbed.workload import Load, drawn_load
 from testbed.workload.draws import exponential, geometric, poisson_times_ns, quantile_tokens
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agents.cache.pool import BLOCK_TOKENS
 from testbed.plan import Request
-from testbed.scenario.workload import BLOCK_TOKENS, SessionsWorkload
+from testbed.scenario.workload import SessionsWorkload
 from testbed.units import NS_PER_S
 from testbed.workload import Load, increments
 from testbed.workload.sessions import generate
