@@ -1,9 +1,10 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fidelity paper bench clean
+.PHONY: help setup run test check fidelity paper campaign bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
+SEEDS := 1-200
 
 help: ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +32,9 @@ paper: setup ## run the paper's experiments, write the tables of docs/paper.md
 	$(PYTHON) -m testbed.paper table6 --write docs/paper.md
 	$(PYTHON) -m testbed.paper wan --write docs/paper.md
 	$(PYTHON) -m testbed.paper scenarios --write docs/paper.md
+
+campaign: setup ## run every scenario of scenarios/faults with 200 seeds: make campaign SEEDS=1-20
+	$(PYTHON) -m testbed.sweep scenarios/faults --seeds $(SEEDS)
 
 bench: setup ## measure how fast it is, write benchmarks/RESULTS.md and results.json
 	$(PYTHON) -m benchmarks

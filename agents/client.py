@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import suppress
 from http import HTTPStatus
 
 import httptools
@@ -21,6 +22,7 @@ from agents.journal import Journal
 from agents.stream import Connection
 
 _REFUSED = (400, 409, 422, 429)
+RECONNECT_S = 0.25
 
 
 class Client:
@@ -48,15 +50,19 @@ class Client:
 
     async def _send(self, request: config.Request, deadline_ns: int) -> None:
         """One request from beginning to end; whatever happens, one line in the journal."""
-        seen = _Seen(time.monotonic_ns())
-        deadline = asyncio.timeout((deadline_ns - seen.sent_ns) / 1e9)
+        patience_s = self._settings.timeouts.client_ns / 1e9
+        last_s = asyncio.get_running_loop().time() + (deadline_ns - time.monotonic_ns()) / 1e9
+        seen = _Seen(time.monotonic_ns(), last_s, patience_s)
         try:
-            async with deadline:
+            async with seen.timer:
                 await self._stream(request, seen)
         except OSError as error:  # a timeout, too
-            seen.fail(
-                "no end before the deadline" if deadline.expired() else f"{type(error).__name__}: {error}"
-            )
+            if not seen.timer.expired():
+                seen.fail(f"{type(error).__name__}: {error}")
+            elif asyncio.get_running_loop().time() >= last_s:
+                seen.fail("no end before the deadline")
+            else:
+                seen.fail(f"nothing from the router for {patience_s:g} s")
         if seen.state is None:
             if seen.tokens == request.output_tokens:
                 seen.state = "completed"
@@ -91,15 +97,21 @@ class Client:
         if self._idle:
             connection = self._idle.pop()
         else:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                _Asking, self._address, config.HTTP_PORT
-            )
+            connection = await self._connect()
         try:
             await connection.ask(self._address, msgspec.json.encode(body), seen)
         except BaseException:
             connection.transport.abort()
             raise
         self._idle.append(connection)
+
+    async def _connect(self) -> _Asking:
+        """A router that is being started again refuses connections; nothing is lost by another try."""
+        while True:
+            with suppress(ConnectionRefusedError):
+                loop = asyncio.get_running_loop()
+                return (await loop.create_connection(_Asking, self._address, config.HTTP_PORT))[1]
+            await asyncio.sleep(RECONNECT_S)
 
 
 class _Asking(Connection):
@@ -122,6 +134,7 @@ class _Asking(Connection):
 
     def received(self, data: bytes) -> None:
         """Parse; nothing is expected while nothing is asked."""
+        self._seen.alive()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -158,15 +171,25 @@ class _Asking(Connection):
 
 
 class _Seen:
-    """What came back for one request so far."""
+    """What came back for one request so far; `timer` ends at `last_s`, or after a silence of `patience_s`."""
 
-    def __init__(self, sent_ns: int) -> None:
+    def __init__(self, sent_ns: int, last_s: float, patience_s: float) -> None:
         self.sent_ns = sent_ns
+        self._last_s, self._patience_s = last_s, patience_s
+        self.timer = asyncio.timeout_at(self._patient_until_s())
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.tokens = 0
         self.state: str | None = None
         self.cause: str | None = None
+
+    def _patient_until_s(self) -> float:
+        return min(self._last_s, asyncio.get_running_loop().time() + self._patience_s)
+
+    def alive(self) -> None:
+        """Something came from the router."""
+        if not self.timer.expired():
+            self.timer.reschedule(self._patient_until_s())
 
     def event(self, event: dict[str, dict[str, int]]) -> None:
         """Take note of one server-sent event."""

@@ -9,8 +9,25 @@ from typing import Literal
 import msgspec
 
 CONTROL_PORT, KV_PORT, HTTP_PORT = 7000, 7001, 8000
+_REQUESTS = 1 << 32
 FIRST_CACHE_TRANSFER = 1 << 40
-"""Transfers of a request's KV have its id; those of cached prefixes are numbered from here."""
+"""Transfers of cached prefixes are numbered from here; those of requests see `job`."""
+MAX_ATTEMPTS = 100
+
+
+def job(request: int, attempt: int) -> int:
+    """The number under which instances know one attempt at a request, and the transfer of its KV."""
+    return attempt * _REQUESTS + request
+
+
+def request_of(number: int) -> int:
+    """The request of a job."""
+    return number % _REQUESTS
+
+
+def attempt_of(number: int) -> int:
+    """Which attempt at its request a job is, from 0."""
+    return number // _REQUESTS
 
 
 class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,8 +53,80 @@ class Transport(Frozen, frozen=True):
     layer_group: int
     """Layers handed over together, once the last of them is computed."""
     congestion_control: str
+    """Of KV connections between the datacenters."""
+    lan_congestion_control: str = "cubic"
+    """Of those within one."""
+    control_congestion_control: str = "cubic"
+    """Of the router's connections to the instances."""
     compression: str = ""
     """A key of `agents.profiles.COMPRESSIONS`, for policies that compress; empty: none."""
+    handover: Literal["source_first", "destination_first"] = "source_first"
+    """Who needs room first: prefill computes and then asks for room at decode, or decode sets it aside before
+    prefill is asked."""
+    priority: Literal["fifo", "least_slack"] = "fifo"
+    """Which chunk is next: the one produced first, or that of the transfer with the least time to spare."""
+    ttft_target_ns: int = 0
+    """From arrival to first token, for `least_slack`."""
+    pacing_bps: int = 0
+    """Most that one connection between the datacenters sends; 0: as congestion control allows."""
+    send_pool_bytes: int = 1 << 42
+    """KV that a prefill instance holds at once, computed or being computed and not yet delivered."""
+    receive_pool_bytes: int = 1 << 42
+    """KV that a decode instance holds at once, from the first byte's coming to the last token."""
+
+
+class Timeouts(Frozen, frozen=True):
+    """How long each waits without a sign of progress before it gives up; each longer than the next one.
+
+    `client`: for a byte of the answer. `router`: for anything that moves a request on. `decode_wait`: a
+    decode instance for KV. `lease`: KV at the prefill instance, without a byte moving. `transfer`: a
+    connection, before it is given up for a new one.
+    """
+
+    client_ns: int = 120_000_000_000
+    router_ns: int = 60_000_000_000
+    decode_wait_ns: int = 30_000_000_000
+    lease_ns: int = 20_000_000_000
+    transfer_ns: int = 1_000_000_000
+
+
+class Failures(Frozen, frozen=True):
+    """What becomes of a request whose instance or KV is lost, and how lost instances are looked for.
+
+    `recompute`: once more in the PD cluster. `retry`: once more in the same cluster, on another instance
+    where there is one. Both wait where none is up. `fail`: it ends with the cause. An instance that has been
+    silent for `silence_ns` gets no work; it is tried again after `probe_ns`, then twice as long, up to
+    `probe_max_ns`.
+    """
+
+    policy: Literal["recompute", "retry", "fail"] = "recompute"
+    attempts: int = 3
+    silence_ns: int = 2_000_000_000
+    probe_ns: int = 250_000_000
+    probe_max_ns: int = 1_000_000_000
+
+
+Flaw = Literal[
+    "blacklist_for_ever",
+    "no_cancel",
+    "fail_open",
+    "no_resume",
+    "no_lease",
+    "no_timeouts",
+    "send_after_compute",
+    "wait_for_tcp",
+]
+"""What systems in the field do wrong, one at a time, so that a scenario can show that it notices.
+
+blacklist_for_ever   an instance that was once unreachable gets no work any more
+no_cancel            the failure of one leg of a request is not told to the other
+fail_open            damaged chunks are taken as they are, and decoded
+no_resume            a broken connection fails every transfer that used it
+no_lease             KV whose transfer failed stays pinned
+no_timeouts          nobody gives up waiting
+send_after_compute   KV leaves when the last layer is computed, not layer by layer
+wait_for_tcp         a connection that stands still is left to TCP's timer
+"""
 
 
 class Cache(Frozen, frozen=True):
@@ -86,6 +175,9 @@ class Config(Frozen, frozen=True):
     cache: Cache
     stream_interval_tokens: int
     peers: tuple[Peer, ...]
+    timeouts: Timeouts = Timeouts()
+    failures: Failures = Failures()
+    flaws: tuple[Flaw, ...] = ()
     requests: tuple[Request, ...] = ()
     deadline_ns: int = 0
     """Client: how long after the start a request may still end before it counts as failed."""

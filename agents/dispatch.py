@@ -8,14 +8,15 @@ from dataclasses import replace
 from functools import partial
 
 from agents import config, wire
-from agents.fleet import Fleet, Flight, Instance
+from agents.attempts import Attempts
+from agents.fleet import Fleet, Flight, Instance, given_role
 from agents.journal import Journal
 from agents.metrics import Metrics
 from agents.model import Lengths, System
 from agents.policies import POLICIES
-from agents.policies.view import Answer, Config, Egress, Placed, Request, State, View
-from agents.prefixes import Prefixes
+from agents.policies.view import Config, Egress, Placed, Request, State, View
 from agents.profiles import COMPRESSIONS, MODELS, PROFILES
+from agents.session import Session
 from agents.ticks import Ticks
 
 
@@ -51,7 +52,7 @@ def policy_config(settings: config.Config) -> Config:
 
 
 class Dispatcher:
-    """Places requests, follows them, and lets the policy look at the cluster once per interval."""
+    """Asks the policy where requests go, and lets it look at the clusters once per interval."""
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
@@ -59,52 +60,76 @@ class Dispatcher:
         self.metrics = Metrics()
         self._policy = POLICIES[settings.scheduling.policy]
         self._fleet = Fleet(settings)
-        self._prefixes = Prefixes(
+        self._attempts = Attempts(
             settings,
             self._fleet,
-            self._compute,
-            self._journal.note,
+            self._journal,
+            self.metrics,
             lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
         )
-        self._model = MODELS[settings.model]
+        self._prefixes = self._attempts.prefixes
         self._config = policy_config(settings)
         self._state: State = self._policy.start(self._config)
-        self._flights: dict[int, Flight] = {}
         self._used: set[int] = set()
         self._next = 0
         self._steps = 0
         self._placed: list[Placed] = []
-        self._answered: list[Answer] = []
         self._started_ns = self._looked_ns = time.monotonic_ns()
         self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._control)
         self._acked_bytes = self._retrans_bytes = 0
         self._egress = Egress(0.0, 0, 0, 0, 0.0, 0.0)
 
     async def start(self) -> None:
-        """Connect to every instance; the control loop runs from then on."""
+        """Connect to every instance that is there; the control loop runs from then on."""
+        epoch = time.monotonic_ns()
         for instance in self._fleet.instances.values():
-            instance.channel = await wire.Channel.open(
+            instance.session = Session(
                 instance.peer.address,
                 config.CONTROL_PORT,
-                partial(self._hear, instance),
-                partial(self._lost, instance),
+                failures=self._settings.failures,
+                epoch=epoch,
+                congestion_control=self._settings.transport.control_congestion_control,
+                probing="wait_for_tcp" not in self._settings.flaws,
+                handle=partial(self._hear, instance),
+                on_up=partial(self._up, instance),
+                on_down=partial(self._down, instance),
+                on_restarted=partial(self._restarted, instance),
             )
+        await asyncio.gather(*map(self._open, self._fleet.instances.values()))
         self._looked_ns = time.monotonic_ns()
         self._ticks.wake()
 
-    def _lost(self, instance: Instance) -> None:
-        """An instance went away: its requests fail."""
-        instance.channel = None
-        for flight in [one for one in instance.flights.values() if one.id in self._flights]:
-            self._fail(flight, f"{instance.peer.name} went away")
-        self._prefixes.lost(instance)
+    async def _open(self, instance: Instance) -> None:
+        assert instance.session is not None
+        try:
+            await instance.session.open()
+        except OSError as error:
+            self._down(instance, str(error) or type(error).__name__)
+
+    def _up(self, instance: Instance) -> None:
+        self._journal.note("health", time.monotonic_ns(), instance=instance.peer.name, up=True, cause=None)
+        self._attempts.resume()
+
+    def _down(self, instance: Instance, cause: str) -> None:
+        """An instance cannot be reached: it gets nothing new. What it has may still come to a good end."""
+        self._journal.note("health", time.monotonic_ns(), instance=instance.peer.name, up=False, cause=cause)
+        instance.given_up = "blacklist_for_ever" in self._settings.flaws
+
+    def _restarted(self, instance: Instance, cause: str) -> None:
+        """Its program has ended: all that it had is gone."""
+        if instance.peer.cluster == "prfaas":  # the counters begin again
+            self._acked_bytes -= instance.signals.get("acked_bytes", 0)
+            self._retrans_bytes -= instance.signals.get("retrans_bytes", 0)
+        instance.role, instance.signals = given_role(instance.peer), {}
+        self._attempts.lost(instance, f"{instance.peer.name} {cause}")
+        self._attempts.resume()
 
     def close(self) -> None:
         """Let go of the instances and of the journal."""
         self._ticks.stop()
         for instance in self._fleet.instances.values():
-            if instance.channel is not None:
-                instance.channel.close()
+            if instance.session is not None:
+                instance.session.close()
         self._journal.close()
 
     def exposition(self) -> bytes:
@@ -134,16 +159,10 @@ class Dispatcher:
         )
         view = self._view(now_ns)
         decision = self._policy.route(self._config, self._state, view, asked)
-        flight = Flight(number, asked, chain, now_ns, decision)
+        flight = Flight(number, asked, chain, now_ns, decision, decision.route, now_ns)
         flight.order_s = view.t_s if decision.order_s is None else decision.order_s
-        self._flights[number] = flight
         self._placed.append(Placed(asked, decision.route))
-        prefill, decode = self._fleet.idlest_prefill(decision.route), self._fleet.idlest_decode()
-        if prefill is not None and decode is not None:
-            flight.prefill, flight.decode = prefill.peer.name, decode.peer.name
-            prefill.prefilling[number] = decode.decoding[number] = flight
-        if flight.prefill:
-            self._prefixes.place(flight)
+        self._attempts.choose(flight)
         self._journal.note(
             "decision",
             now_ns,
@@ -162,11 +181,7 @@ class Dispatcher:
             reason=decision.reason,
             seen={"view": view, "request": asked},
         )
-        if not flight.prefill:
-            missing = "decode" if prefill is not None else f"{decision.route} prefill"
-            self._fail(flight, f"no {missing} instance is up")
-        elif not flight.waits:
-            self._compute(flight)
+        self._attempts.start(flight)
         return flight
 
     def _step(self) -> int:
@@ -174,101 +189,23 @@ class Dispatcher:
         self._steps += 1
         return self._steps
 
-    def _compute(self, flight: Flight) -> None:
-        """Everything that prefill needs is there: let it compute, and decode expect the KV."""
-        prefill, decode = self._fleet.instances[flight.prefill], self._fleet.instances[flight.decode]
-        compress = flight.decision.compress
-        prompt_tokens = flight.request.input_tokens
-        unpack_bytes = 0
-        if compress:
-            unpack_bytes = sum(
-                self._model.end_bytes(layer, flight.kv_tokens, prompt_tokens, self._settings.scale)
-                for layer in range(len(self._model.layers))
-            )
-        decode.send(
-            "expect",
-            id=flight.id,
-            output_tokens=flight.request.output_tokens,
-            unpack_bytes=unpack_bytes,
-        )
-        prefill.send(
-            "prefill",
-            id=flight.id,
-            tokens=flight.computed_tokens,
-            kv_tokens=flight.kv_tokens,
-            prompt_tokens=prompt_tokens,
-            decode=flight.decode,
-            compress=compress,
-            order_s=flight.order_s,
-        )
+    def refusal(self, input_tokens: int) -> str | None:
+        """Why a prompt of this length can never be served; None: it can."""
+        size_bytes, room_bytes = self._attempts.kv_bytes(input_tokens), self._attempts.room_bytes
+        if size_bytes > room_bytes:
+            return f"its KV has {size_bytes} bytes; an instance holds at most {room_bytes}"
+        return None
 
     def _hear(self, instance: Instance, message: wire.Message) -> None:
         """What an instance says."""
-        instance.heard_ns = time.monotonic_ns()
         match message["op"]:
             case "signals":
                 instance.signals = message
-            case "tokens":
-                self._tokens(message["items"])
             case "became":
                 instance.role = message["role"]
-            case "fetched":
-                self._prefixes.fetched(message["id"])
-            case "sent" | "failed" if message["id"] >= config.FIRST_CACHE_TRANSFER:
-                self._prefixes.ended(message["id"], failed=message["op"] == "failed")
-            case op:
-                flight = self._flights.get(message["id"])
-                if op == "sent":
-                    self._arrived(instance, message["id"])
-                elif flight is None:
-                    pass  # it ended before
-                elif op == "prefilled":
-                    flight.prefilled = True
-                    self._prefixes.computed(flight)
-                else:
-                    assert op == "failed", op
-                    self._fail(flight, message["cause"])
-
-    def _arrived(self, prefill: Instance, number: int) -> None:
-        """The KV of a request is at decode: prefill has nothing of it any more.
-
-        Over a bad link its first token may be here before the word that it is prefilled.
-        """
-        flight = prefill.prefilling.pop(number, None)
-        if flight is not None:
-            flight.prefilled = True
-            self._prefixes.computed(flight)
-            self._prefixes.sent(flight)
-
-    def _tokens(self, items: list[tuple[int, int, bool]]) -> None:
-        now_ns = time.monotonic_ns()
-        for number, count, last in items:
-            flight = self._flights.get(number)
-            if flight is None:
-                continue
-            route = flight.decision.route
-            if count == 1:
-                self._arrived(self._fleet.instances[flight.prefill], number)
-                ttft_s = (now_ns - flight.sent_ns) / 1e9
-                self.metrics.first_token(route, ttft_s)
-                self._answered.append(Answer(route, flight.computed_tokens, ttft_s, flight.request.tenant))
-            if last:
-                self._flights.pop(number)
-                self._fleet.instances[flight.decode].decoding.pop(number, None)
-                self.metrics.ended(route, "completed")
-            flight.progress.put_nowait(count)
-
-    def _fail(self, flight: Flight, cause: str) -> None:
-        """End a request without the rest of its tokens; its KV, wherever it is, is dropped."""
-        decode = self._fleet.instances.get(flight.decode)
-        if decode is not None and decode.channel is not None:
-            decode.send("cancel", id=flight.id)
-        self._flights.pop(flight.id, None)
-        self._fleet.forget(flight.id)
-        self._prefixes.failed(flight)
-        flight.cause = cause
-        flight.progress.put_nowait(0)
-        self.metrics.ended(flight.decision.route, "failed")
+                self._attempts.resume()
+            case _:
+                self._attempts.hear(instance, message)
 
     def _view(self, now_ns: int) -> View:
         fleet = self._fleet
@@ -312,9 +249,9 @@ class Dispatcher:
 
         Their reports cross the link, too: one that is cut leaves the last ones, which may look calm.
         """
-        now_ns = time.monotonic_ns()
+        now_ns, model = time.monotonic_ns(), MODELS[self._settings.model]
         return sum(
-            self._model.kv_bytes(flight.kv_tokens, self._settings.scale)
+            model.kv_bytes(flight.kv_tokens, self._settings.scale)
             for instance in self._fleet.silent("prfaas", now_ns)
             for flight in instance.prefilling.values()
         )
@@ -322,12 +259,17 @@ class Dispatcher:
     def _control(self) -> bool:
         """Once per interval: look, let the policy think, note what it saw and what it decided, do it."""
         now_ns = time.monotonic_ns()
-        self._egress = self._measure_egress((now_ns - self._looked_ns) / 1e9)
+        interval_ns = now_ns - self._looked_ns
+        if interval_ns > self._settings.scheduling.interval_ns + self._settings.failures.silence_ns // 2:
+            self._attempts.excuse(now_ns)  # this program was frozen, not the others
+        self._attempts.check(now_ns)
+        self._egress = self._measure_egress(interval_ns / 1e9)
         self._looked_ns = now_ns
         before = self._state
-        view = replace(self._view(now_ns), placed=tuple(self._placed), answered=tuple(self._answered))
+        answered = self._attempts.answered
+        view = replace(self._view(now_ns), placed=tuple(self._placed), answered=tuple(answered))
         self._placed.clear()
-        self._answered.clear()
+        answered.clear()
         state = self._state = self._policy.update(self._config, before, view)
         self.metrics.controlled(view, state)
         sent = view.egress.acked_bytes + view.egress.retrans_bytes

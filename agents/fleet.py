@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
 
 from agents import config, wire
-from agents.policies.view import Decision, Request, TenantLoad
+from agents.policies.view import Decision, Request, Route, TenantLoad
 from agents.profiles import PROFILES
+from agents.session import Session
 
 Role = Literal["prefill", "decode"]
 SILENCE_S = 1.0
@@ -19,7 +21,8 @@ SILENCE_S = 1.0
 class Flight(msgspec.Struct):
     """One request between its arrival and its end.
 
-    `computed_tokens` and `kv_tokens`: what prefill computes, and the tokens whose KV goes to decode.
+    `route`, `prefill`, `decode`: of the present attempt. `computed_tokens` and `kv_tokens`: what prefill
+    computes, and the tokens whose KV goes to decode.
     """
 
     id: int
@@ -27,6 +30,15 @@ class Flight(msgspec.Struct):
     chain: tuple[int, ...]
     sent_ns: int
     decision: Decision
+    route: Route
+    moved_ns: int
+    """When something last happened to it."""
+    attempt: int = 0
+    avoid: frozenset[str] = frozenset()
+    """Instances that have failed it."""
+    done: int = 0
+    """Tokens that earlier attempts generated; `told`: these and those of the present one."""
+    told: int = 0
     computed_tokens: int = 0
     kv_tokens: int = 0
     order_s: float = 0.0
@@ -36,10 +48,27 @@ class Flight(msgspec.Struct):
     prefill: str = ""
     decode: str = ""
     waits: bool = False
-    """For a prefix from the other cluster, before prefill gets it."""
+    """For a prefix from the other cluster, or for room at decode, before prefill gets it."""
     prefilled: bool = False
+    arrived: bool = False
+    """Its KV, at decode."""
     cause: str | None = None
     progress: asyncio.Queue[int] = msgspec.field(default_factory=asyncio.Queue)
+
+    @property
+    def job(self) -> int:
+        """Under which the instances know the present attempt."""
+        return config.job(self.id, self.attempt)
+
+    @property
+    def compress(self) -> bool:
+        """Whether its KV is compressed, which pays where the policy sent it."""
+        return self.decision.compress and self.route == self.decision.route
+
+    @property
+    def input_tokens(self) -> int:
+        """What the present attempt has for a prompt."""
+        return self.request.input_tokens + self.done
 
     async def next(self) -> int:
         """Wait for more tokens; returns how many there are so far. `cause` is set if there will be none."""
@@ -54,12 +83,22 @@ class Instance(msgspec.Struct):
 
     peer: config.Peer
     role: Role | None
-    channel: wire.Channel | None = None
+    session: Session | None = None
+    given_up: bool = False
+    """For ever (a flaw)."""
     prefilling: dict[int, Flight] = {}
     decoding: dict[int, Flight] = {}
     signals: wire.Message = {}
-    heard_ns: int = 0
-    """When it last said anything."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it can be given work."""
+        return self.session is not None and self.session.up and not self.given_up
+
+    @property
+    def heard_ns(self) -> int:
+        """When it last said anything."""
+        return self.session.heard_ns if self.session is not None else 0
 
     @property
     def flights(self) -> dict[int, Flight]:
@@ -82,9 +121,9 @@ class Instance(msgspec.Struct):
         return sum(flight.prefilled for flight in self.decoding.values())
 
     def send(self, op: str, **fields: object) -> None:
-        """Tell it something; it must be there."""
-        assert self.channel is not None
-        self.channel.send(op, **fields)
+        """Tell it something; while it cannot be reached the message waits."""
+        assert self.session is not None
+        self.session.send(op, **fields)
 
 
 class Fleet:
@@ -92,35 +131,36 @@ class Fleet:
 
     def __init__(self, settings: config.Config) -> None:
         self._conversion_s = settings.scheduling.conversion_ns / 1e9
-        self.instances = {
-            peer.name: Instance(peer, "prefill" if peer.role == "prefill" else "decode")
-            for peer in settings.instances()
-        }
+        self.instances = {peer.name: Instance(peer, given_role(peer)) for peer in settings.instances()}
 
     def serving(self, cluster: str, role: Role) -> list[Instance]:
         """Instances of a cluster that take work of this role now."""
         return [
             one
             for one in self.instances.values()
-            if one.peer.cluster == cluster and one.role == role and one.channel is not None
+            if one.peer.cluster == cluster and one.role == role and one.up
         ]
 
     @property
     def converting(self) -> int:
         """Instances on their way from one role to the other."""
-        return sum(one.role is None and one.channel is not None for one in self.instances.values())
+        return sum(one.role is None and one.up for one in self.instances.values())
 
-    def idlest_prefill(self, cluster: str) -> Instance | None:
-        """The prefill instance of a cluster that will be free first; None: none is there."""
+    def idlest_prefill(self, cluster: str, avoid: Collection[str] = ()) -> Instance | None:
+        """The prefill instance of a cluster that will be free first; None: none is there.
+
+        One of `avoid` only if there is no other.
+        """
 
         def work_s(instance: Instance) -> float:
             return sum(flight.work_s for flight in instance.prefilling.values() if not flight.prefilled)
 
-        return min(self.serving(cluster, "prefill"), key=work_s, default=None)
+        return min(_without(self.serving(cluster, "prefill"), avoid), key=work_s, default=None)
 
-    def idlest_decode(self) -> Instance | None:
-        """The decode instance with the fewest requests; None: none is there."""
-        return min(self.serving("pd", "decode"), key=lambda one: len(one.decoding), default=None)
+    def idlest_decode(self, avoid: Collection[str] = ()) -> Instance | None:
+        """The decode instance with the fewest requests; None: none is there. `avoid` as above."""
+        there = _without(self.serving("pd", "decode"), avoid)
+        return min(there, key=lambda one: len(one.decoding), default=None)
 
     def queues(self, cluster: str) -> tuple[int, int]:
         """Requests that wait for prefill in a cluster or are in it, and how many of these are in it."""
@@ -189,3 +229,12 @@ class Fleet:
         for instance in self.instances.values():
             instance.prefilling.pop(request, None)
             instance.decoding.pop(request, None)
+
+
+def given_role(peer: config.Peer) -> Role:
+    """The role in which an instance starts."""
+    return "prefill" if peer.role == "prefill" else "decode"
+
+
+def _without(instances: list[Instance], avoid: Collection[str]) -> list[Instance]:
+    return [one for one in instances if one.peer.name not in avoid] or instances

@@ -3,22 +3,28 @@
 Both roles are there from the start, around one listener, one pool of KV connections and one journal; the
 router decides who gets which work. An instance that is told to change its role (`become`) finishes what it
 has, then spends the conversion time, then says that it has changed.
+
+Whoever operates it may say on its stdin, a line each: `slow FACTOR`, `corrupt CHUNKS`, `fill on`, `fill off`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 
 import msgspec
 
-from agents import config, wire
+from agents import config, session, timeouts, wire
 from agents.decode import Decode
 from agents.journal import Journal
 from agents.prefill import Prefill
 from agents.ticks import Ticks
-from agents.transport.receiver import Arrival, Receiver
-from agents.transport.sender import Sender, Signals
+from agents.transport.receiver import Arrival, Receiver, ReceiverSettings
+from agents.transport.sender import Sender, SenderSettings, Signals
+
+_ORDER_BYTES = 4096
 
 
 class Instance:
@@ -27,39 +33,74 @@ class Instance:
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
         self._journal = Journal(settings.journal)
-        self._router: wire.Channel | None = None
         self._last: Signals | None = None
-        self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._report)
+        self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._tick)
         self._converting: asyncio.Task[None] | None = None
-        transport = settings.transport
-        self._sender = Sender(
-            connections=transport.connections,
-            chunk_bytes=transport.chunk_bytes,
-            verified=transport.payload == "verified",
-            congestion_control=transport.congestion_control,
+        me, transport = settings.me, settings.transport
+        self._server = session.Server(
+            me.address,
+            config.CONTROL_PORT,
+            congestion_control=transport.control_congestion_control,
+            handle=self.take,
+            on_router=self._connected,
+            beat=self._beat,
         )
-        self._receiver = Receiver(self._arrived, self._refused)
-        self.prefill = Prefill(settings, self._journal, self._sender, self.tell, self._ticks.wake)
-        self.decode = Decode(settings, self._journal, self._receiver, self.tell)
+        self._sender = Sender(SenderSettings.of(settings), on_connection=self._note_connection)
+        for peer in settings.instances():
+            if peer.name != me.name:
+                wan = peer.cluster != me.cluster
+                self._sender.add_peer(
+                    peer.name,
+                    (peer.address, config.KV_PORT),
+                    congestion_control=transport.congestion_control
+                    if wan
+                    else transport.lan_congestion_control,
+                    pacing_bps=transport.pacing_bps if wan else 0,
+                )
+        self._receiver = Receiver(
+            ReceiverSettings.of(settings), self._arrived, self._dropped, self._note_held
+        )
+        self.prefill = Prefill(settings, self._journal, self._sender, self._server.send, self._ticks.wake)
+        self.decode = Decode(settings, self._journal, self._receiver, self._server.send)
 
     async def run(self) -> None:
         """Serve until killed."""
-        address = self._settings.me.address
-        await wire.serve(address, config.CONTROL_PORT, self.connected, self.take)
-        self._receiver.listen((address, config.KV_PORT), self._settings.transport.congestion_control)
+        me = self._settings.me
+        await self._server.listen()
+        self._receiver.listen((me.address, config.KV_PORT), self._settings.transport.congestion_control)
+        asyncio.get_running_loop().add_reader(sys.stdin, self._ordered)
         config.say_ready()
         await self.prefill.compute()
 
-    def connected(self, channel: wire.Channel) -> None:
+    def _ordered(self) -> None:
+        """Do what the operator says."""
+        lines = os.read(sys.stdin.fileno(), _ORDER_BYTES).decode().splitlines()
+        if not lines:
+            asyncio.get_running_loop().remove_reader(sys.stdin)
+        for line in lines:
+            self.order(*line.split())
+
+    def order(self, what: str, value: str) -> None:
+        """One word and one value, as above."""
+        match what:
+            case "slow":
+                self.prefill.slowness = float(value)
+                self.decode.slow(float(value))
+            case "corrupt":
+                self._sender.corrupt(int(value))
+            case "fill":
+                self._receiver.fill(value == "on")
+            case _:
+                raise AssertionError(what)
+
+    def _connected(self, new: bool) -> None:
         """The router is there, so every instance is: open the connections before they are needed."""
-        self._router = channel
+        if new:
+            self.prefill.forget()
+            self.decode.forget()
+            self._receiver.forget()
         if self._settings.me.role == "prefill":
             self.prefill.open_pools()
-
-    def tell(self, op: str, **fields: object) -> None:
-        """Say something to the router."""
-        assert self._router is not None
-        self._router.send(op, **fields)
 
     def take(self, message: wire.Message) -> None:
         """Do what the router says."""
@@ -70,20 +111,24 @@ class Instance:
                 self.prefill.ship(message)
             case "become":
                 self._converting = asyncio.create_task(self._become(message["role"], message["conversion_s"]))
-            case "expect" | "cancel":
-                self.decode.take(message)
+            case "expect":
+                self.decode.expect(message)
+            case "cancel":
+                self.prefill.cancel(message["id"])
+                self.decode.cancel(message["id"])
             case op:
                 raise AssertionError(op)
 
     def _arrived(self, arrival: Arrival) -> None:
-        if arrival.id >= config.FIRST_CACHE_TRANSFER:
-            self.tell("fetched", id=arrival.id)
+        if arrival.number >= config.FIRST_CACHE_TRANSFER:
+            self._receiver.release(arrival.number)
+            self._server.send("fetched", id=arrival.number)
         else:
             self.decode.arrived(arrival)
 
-    def _refused(self, arrival: Arrival) -> None:
-        if arrival.id < config.FIRST_CACHE_TRANSFER:
-            self.decode.refused(arrival)
+    def _dropped(self, arrival: Arrival, cause: str) -> None:
+        if arrival.number < config.FIRST_CACHE_TRANSFER:
+            self.decode.dropped(arrival, cause)
 
     async def _become(self, role: str, conversion_s: float) -> None:
         """Finish the work of the present role, convert, and say so."""
@@ -94,17 +139,44 @@ class Instance:
         self._journal.note(
             "conversion", start_ns, role=role, t_drained_ns=drained_ns, t_end_ns=time.monotonic_ns()
         )
-        self.tell("became", role=role)
+        self._server.send("became", role=role)
 
-    def _report(self) -> bool:
-        """Tell the router what the connections say, if something moved; whether something may still move."""
-        signals = self._sender.signals()
-        if self._router is not None and signals != self._last:
-            self.tell("signals", **msgspec.structs.asdict(signals))
-        self._last = signals
-        return signals.active > 0
+    def _beat(self) -> wire.Message:
+        """Signs of life for the router."""
+        return {**self.prefill.beat(), "decoding": self.decode.decoding}
+
+    def _tick(self) -> bool:
+        """Once per control interval: give up what stands still, and tell the router what the connections say,
+        if something moved; whether something may still move.
+        """
+        now_ns = time.monotonic_ns()
+        self._sender.tick(now_ns)
+        self.decode.look(now_ns)
+        if self._settings.me.cluster == "prfaas":
+            signals = self._sender.signals()
+            if signals != self._last:
+                self._server.say("signals", **msgspec.structs.asdict(signals))
+            self._last = signals
+        return self._sender.active or self._receiver.active
+
+    def _note_held(self, held_bytes: int, count: int) -> None:
+        self._journal.note(
+            "held", time.monotonic_ns(), pool="receive", size_bytes=held_bytes, transfers=count
+        )
+        self._ticks.wake()
+
+    def _note_connection(self, peer: str, opened: bool, sockets: int, cause: str) -> None:
+        self._journal.note(
+            "connection", time.monotonic_ns(), peer=peer, opened=opened, sockets=sockets, cause=cause
+        )
+
+
+async def _main() -> None:
+    settings = config.from_arguments()
+    timeouts.check(settings.timeouts)
+    await Instance(settings).run()
 
 
 def main() -> None:
     """The program."""
-    asyncio.run(Instance(config.from_arguments()).run())
+    asyncio.run(_main())

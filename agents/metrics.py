@@ -27,6 +27,12 @@ class Metrics:
         self._requests = Counter(
             "router_requests", "Requests that ended", ["route", "state"], registry=self._registry
         )
+        self._retries = Counter(
+            "router_request_retries",
+            "Attempts after a failure",
+            ["policy"],
+            registry=self._registry,
+        )
         self._queue = Gauge(
             "router_num_requests", "Requests waiting or running", ["role"], registry=self._registry
         )
@@ -65,6 +71,10 @@ class Metrics:
     def ended(self, route: str, state: str) -> None:
         """A request reached its terminal state."""
         self._requests.labels(route, state).inc()
+
+    def again(self, policy: str) -> None:
+        """A request is tried once more."""
+        self._retries.labels(policy).inc()
 
     def controlled(self, view: View, state: State) -> None:
         """A control interval went by."""

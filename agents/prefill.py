@@ -4,6 +4,9 @@ Layers leave in groups of `transport.layer_group`, each as soon as its last laye
 
 Compute replays a profile: layer i of n is finished at i/n of T_prefill(tokens). Compressing the KV takes time
 of the same GPUs, evenly over the layers.
+
+KV is held in a bounded pool from before it is computed until the receiver has it, or it is given up: where
+there is no room the next request waits.
 """
 
 from __future__ import annotations
@@ -11,18 +14,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Literal
+
+import msgspec
 
 from agents import config, wire
 from agents.journal import Journal
 from agents.profiles import COMPRESSIONS, MODELS, PROFILES
+from agents.transport.pool import Pool, TooLargeError
 from agents.transport.sender import Sender, Transfer, TransferError
+
+Use = Literal["kv", "cache"]
+
+
+class Job(msgspec.Struct):
+    """What an instance is asked to compute, or to send from its cache."""
+
+    message: wire.Message
+    queued_ns: int
+    task: asyncio.Task[None] | None = None
+    """While it is computed."""
+    transfer: Transfer | None = None
+    told_ns: int = 0
+    """When the router last heard that its transfer moves."""
+    cancelled: bool = False
 
 
 class Prefill:
     """The queue of an instance, and the KV that leaves it. `tell` speaks to the router, `on_sent` is called
-    whenever KV was handed over for the WAN.
+    whenever something was handed over to be sent.
     """
 
     def __init__(
@@ -39,45 +59,73 @@ class Prefill:
         self._model = MODELS[settings.model]
         compression = settings.transport.compression
         self._compression = COMPRESSIONS[compression] if compression else None
-        self._peers = {peer.name: peer for peer in settings.instances()}
-        self._queue: asyncio.PriorityQueue[tuple[float, int, int, wire.Message]] = asyncio.PriorityQueue()
+        self._clusters = {peer.name: peer.cluster for peer in settings.instances()}
+        self._pool = Pool(settings.transport.send_pool_bytes, self._note_held)
+        self._queue: asyncio.PriorityQueue[tuple[float, int, int]] = asyncio.PriorityQueue()
         self._taken = 0
+        self._jobs: dict[int, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unfinished = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self.slowness = 1.0
+        """How many times as long everything takes."""
 
     def open_pools(self) -> None:
         """Connect to every decode instance, beside everything else."""
-        self._beside(self._open_pools())
-
-    async def _open_pools(self) -> None:
         for peer in self._settings.having("decode"):
-            with suppress(OSError):  # whoever needs it tries again, and says so
-                await self._sender.connect(peer.name, (peer.address, config.KV_PORT))
+            self._beside(self._sender.connect(peer.name))
 
     def take(self, message: wire.Message) -> None:
         """Queue one request, behind those of a lower order and those of the same that came before."""
-        self._begin_work()
+        self._begin_work(message)
         self._taken += 1
-        self._queue.put_nowait((message["order_s"], self._taken, time.monotonic_ns(), message))
+        self._queue.put_nowait((message["order_s"], self._taken, message["id"]))
 
     def ship(self, message: wire.Message) -> None:
         """Send cached KV to another instance, at once and beside the computing."""
-        self._begin_work()
-        self._beside(self._ship(message))
+        job = self._begin_work(message)
+        groups, sizes = self._groups(), self._sizes(message)
+        transfer = self._announce(job, message["to"], "cache", sizes, time.monotonic_ns())
+        for one, size in zip(groups, sizes, strict=True):
+            self._push(transfer, "cache", one.stop - 1, size)
+
+    def cancel(self, number: int) -> None:
+        """Forget a job, wherever it is: nothing of it is computed or sent any more."""
+        job = self._jobs.get(number)
+        if job is None:
+            return
+        job.cancelled = True
+        if job.task is not None:
+            job.task.cancel()
+        if job.transfer is not None:
+            self._sender.drop(number, "cancelled")
+
+    def forget(self) -> None:
+        """The router that asked for all this is no more."""
+        for number in list(self._jobs):
+            self.cancel(number)
+
+    def beat(self) -> dict[str, Any]:
+        """Signs of life for the router: whether anything is computed, and the transfers that have moved."""
+        moved = []
+        for number, job in self._jobs.items():
+            if job.transfer is not None and job.transfer.moved_ns > job.told_ns:
+                job.told_ns = job.transfer.moved_ns
+                moved.append(number)
+        return {"computing": any(job.task is not None for job in self._jobs.values()), "moved": moved}
 
     async def idle(self) -> None:
         """Wait until nothing is queued, computed or on its way."""
         await self._idle.wait()
 
-    def _begin_work(self) -> None:
-        self._unfinished += 1
+    def _begin_work(self, message: wire.Message) -> Job:
         self._idle.clear()
+        job = self._jobs[message["id"]] = Job(message, time.monotonic_ns())
+        return job
 
-    def _end_work(self) -> None:
-        self._unfinished -= 1
-        if not self._unfinished:
+    def _end_work(self, number: int) -> None:
+        self._jobs.pop(number)
+        if not self._jobs:
             self._idle.set()
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -89,112 +137,150 @@ class Prefill:
     async def compute(self) -> None:
         """Take requests from the queue, one after the other, for ever."""
         while True:
-            _, _, queued_ns, message = await self._queue.get()
-            await self._prefill(queued_ns, message)
+            _, _, number = await self._queue.get()
+            job = self._jobs[number]
+            if not job.cancelled:
+                task = job.task = asyncio.create_task(self._prefill(job))
+                await asyncio.wait({task})
+                job.task = None
+                if not task.cancelled():
+                    task.result()
+            if job.transfer is None:  # cancelled before there was anything to send
+                self._pool.give_back(number)
+                self._end_work(number)
 
-    async def _prefill(self, queued_ns: int, message: wire.Message) -> None:
+    async def _prefill(self, job: Job) -> None:
         """Compute one request; its KV may still be on its way when this returns."""
-        request, tokens, decode = message["id"], message["tokens"], message["decode"]
-        groups = self._groups()
-        sizes = self._sizes(groups, message["kv_tokens"], message["prompt_tokens"])
-        took_ns = round(self._profile.prefill_s(tokens) * 1e9)
+        message = job.message
+        number = message["id"]
+        sizes = self._sizes(message)
+        took_ns = round(self._profile.prefill_s(message["tokens"]) * 1e9)
         if message["compress"]:
             assert self._compression is not None
             took_ns += round(sum(sizes) / self._settings.scale / self._compression.compress_bytes_per_s * 1e9)
             sizes = [max(1, round(size / self._compression.ratio)) if size else 0 for size in sizes]
-        if not await self._reach(request, decode):
-            self._tell("prefilled", id=request)
-            self._end_work()
-            return
+        if not self._pool.take(number, sum(sizes)):
+            try:
+                await self._pool.wait(number, sum(sizes))
+            except TooLargeError as error:
+                self._tell("failed", id=number, cause=f"its KV can never be held: {error}")
+                return
         start_ns = time.monotonic_ns()
-        transfer = self._announce(request, decode, "kv", sizes, start_ns)
-        for one, size in zip(groups, sizes, strict=True):
-            due_ns = start_ns + took_ns * one.stop // len(self._model.layers)
-            await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
-            self._push(transfer, one.stop - 1, size)
-        end_ns = time.monotonic_ns()
+        transfer = self._announce(job, message["decode"], "kv", sizes, start_ns)
+        await self._layers(transfer, sizes, start_ns, took_ns)
         self._journal.note(
             "prefill",
-            queued_ns,
-            id=request,
+            job.queued_ns,
+            id=config.request_of(number),
+            attempt=config.attempt_of(number),
             t_start_ns=start_ns,
-            t_end_ns=end_ns,
-            tokens=tokens,
+            t_end_ns=time.monotonic_ns(),
+            tokens=message["tokens"],
             kv_bytes=transfer.size_bytes,
         )
-        self._tell("prefilled", id=request)
-        self._beside(self._settle(transfer, "kv"))
+        self._tell("prefilled", id=number)
 
-    async def _ship(self, message: wire.Message) -> None:
-        """Send the end of a cached prefix, with the linear states and windows behind it."""
-        number, to = message["id"], message["to"]
-        if not await self._reach(number, to):
-            self._end_work()
-            return
-        groups = self._groups()
-        sizes = self._sizes(groups, message["kv_tokens"], message["prompt_tokens"])
-        transfer = self._announce(number, to, "cache", sizes, time.monotonic_ns())
-        for one, size in zip(groups, sizes, strict=True):
-            self._push(transfer, one.stop - 1, size)
-        await self._settle(transfer, "cache")
+    async def _layers(self, transfer: Transfer, sizes: list[int], start_ns: int, took_ns: int) -> None:
+        """Compute group after group of layers, and hand over each as it is done."""
+        layers = len(self._model.layers)
+        at_once = "send_after_compute" in self._settings.flaws
+        since_ns, done_ns, slowness = start_ns, 0, self.slowness
+        for one, size in zip(self._groups(), sizes, strict=True):
+            if slowness != self.slowness:
+                since_ns, done_ns, slowness = (
+                    time.monotonic_ns(),
+                    took_ns * one.start // layers,
+                    self.slowness,
+                )
+            due_ns = since_ns + round((took_ns * one.stop // layers - done_ns) * slowness)
+            await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
+            if not at_once:
+                self._push(transfer, "kv", one.stop - 1, size)
+        if at_once:
+            for one, size in zip(self._groups(), sizes, strict=True):
+                self._push(transfer, "kv", one.stop - 1, size)
 
     def _groups(self) -> list[range]:
         layers, group = len(self._model.layers), self._settings.transport.layer_group
         return [range(first, min(first + group, layers)) for first in range(0, layers, group)]
 
-    def _sizes(self, groups: list[range], tokens: int, prompt_tokens: int) -> list[int]:
-        scale = self._settings.scale
+    def _sizes(self, message: wire.Message) -> list[int]:
+        """Bytes of each group: the end of a prompt's KV, with the linear states and windows behind it."""
+        tokens, prompt_tokens, scale = message["kv_tokens"], message["prompt_tokens"], self._settings.scale
         return [
-            sum(self._model.end_bytes(layer, tokens, prompt_tokens, scale) for layer in one) for one in groups
+            sum(self._model.end_bytes(layer, tokens, prompt_tokens, scale) for layer in one)
+            for one in self._groups()
         ]
 
-    async def _reach(self, transfer: int, peer: str) -> bool:
-        """Whether there is a pool of connections to the peer; if not, the router knows."""
-        try:
-            await self._sender.connect(peer, (self._peers[peer].address, config.KV_PORT))
-        except OSError as error:
-            self._tell("failed", id=transfer, cause=f"cannot reach {peer}: {error}")
-            return False
-        return True
-
-    def _announce(
-        self, number: int, peer: str, use: Literal["kv", "cache"], sizes: list[int], t_ns: int
-    ) -> Transfer:
-        transfer = self._sender.begin(number, peer, sizes)
+    def _announce(self, job: Job, peer: str, use: Use, sizes: list[int], t_ns: int) -> Transfer:
+        number = job.message["id"]
+        transfer = self._sender.begin(number, peer, sizes, priority=self._deadline_s(job, peer, sum(sizes)))
+        job.transfer = transfer
         self._journal.note(
             "transfer_begin",
             t_ns,
-            id=number,
+            **self._named(number, use),
             peer=peer,
             use=use,
             wan=self._wan(peer),
             size_bytes=transfer.size_bytes,
             chunks=transfer.chunks,
         )
+        self._beside(self._settle(transfer, use))
+        self._on_sent()
         return transfer
 
-    def _push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
+    def _deadline_s(self, job: Job, peer: str, size_bytes: int) -> float:
+        """When a transfer has to begin at the latest for its first token to be in time, at the goodput
+        measured so far; 0 where the order is that in which KV is produced.
+        """
+        transport = self._settings.transport
+        if transport.priority == "fifo" or "since_ns" not in job.message:
+            return 0.0
+        goodput_bps = self._sender.goodput_bps(peer)
+        needed_s = size_bytes * 8 / goodput_bps if goodput_bps else 0.0
+        return float(job.message["since_ns"] + transport.ttft_target_ns) / 1e9 - needed_s
+
+    def _push(self, transfer: Transfer, use: Use, layer: int, size_bytes: int) -> None:
+        if transfer.over.done():
+            return
         self._sender.push(transfer, layer, size_bytes)
-        if self._settings.me.cluster == "prfaas":
-            self._on_sent()
+        self._journal.note(
+            "produced",
+            time.monotonic_ns(),
+            **self._named(transfer.number, use),
+            use=use,
+            layer=layer,
+            size_bytes=size_bytes,
+        )
+        self._on_sent()
+
+    def _named(self, number: int, use: Use) -> dict[str, int]:
+        if use == "cache":
+            return {"id": number, "attempt": 0}
+        return {"id": config.request_of(number), "attempt": config.attempt_of(number)}
 
     def _wan(self, peer: str) -> bool:
-        return self._settings.me.cluster != self._peers[peer].cluster
+        return self._settings.me.cluster != self._clusters[peer]
 
-    async def _settle(self, transfer: Transfer, use: Literal["kv", "cache"]) -> None:
-        """Note how the transfer ended, and tell the router."""
-        cause = None
+    async def _settle(self, transfer: Transfer, use: Use) -> None:
+        """Note how the transfer ended, and tell the router; what is still computed of a failed one stops."""
+        number, cause = transfer.number, None
         try:
             await transfer.over
         except TransferError as error:
             cause = str(error)
-            self._tell("failed", id=transfer.id, cause=cause)
-        else:
-            self._tell("sent", id=transfer.id)
+        job = self._jobs[number]
+        if cause is None:
+            self._tell("sent", id=number)
+        elif not job.cancelled:
+            self._tell("failed", id=number, cause=cause)
+            if job.task is not None:
+                job.task.cancel()
         self._journal.note(
             "transfer",
             transfer.started_ns,
-            id=transfer.id,
+            **self._named(number, use),
             peer=transfer.peer,
             use=use,
             wan=self._wan(transfer.peer),
@@ -203,5 +289,13 @@ class Prefill:
             t_end_ns=time.monotonic_ns(),
             state="failed" if cause else "completed",
             cause=cause,
+            produced_bytes=transfer.produced_bytes,
+            acked_bytes=transfer.acked_bytes,
+            resent_bytes=transfer.resent_bytes,
         )
-        self._end_work()
+        if cause is None or "no_lease" not in self._settings.flaws:
+            self._pool.give_back(number)
+        self._end_work(number)
+
+    def _note_held(self, held_bytes: int, count: int) -> None:
+        self._journal.note("held", time.monotonic_ns(), pool="send", size_bytes=held_bytes, transfers=count)

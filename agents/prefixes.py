@@ -51,7 +51,8 @@ class Prefixes:
             capacity_bytes: dict[Cluster, int] = {"prfaas": cache.prfaas_bytes, "pd": cache.pd_bytes}
             self.manager = KvManager(MODELS[settings.model], capacity_bytes)
         self._fetches: dict[int, _Fetch] = {}
-        self._next = config.FIRST_CACHE_TRANSFER
+        self._next = config.FIRST_CACHE_TRANSFER + time.monotonic_ns()
+        """Not what a router before this one called its own."""
 
     def stats(self) -> dict[Cluster, CacheStats]:
         """Both caches now; nothing where there is none."""
@@ -69,20 +70,20 @@ class Prefixes:
 
         If it waits then, a longer prefix is on its way from the other cluster, and `compute` follows.
         """
-        cluster: Cluster = flight.decision.route
+        cluster: Cluster = flight.route
         cached = {
             "prfaas": flight.request.cached_prfaas_tokens,
             "pd": flight.request.cached_pd_tokens,
         }
         other = OTHER[cluster]
-        if flight.decision.cache == "best" and cached[other] > cached[cluster]:
+        if flight.decision.cache == "best" and not flight.attempt and cached[other] > cached[cluster]:
             self._expect(flight, cached[other], 0)
             number = self._begin_fetch(cluster, flight.chain, cached[other], flight.prefill, flight)
             flight.waits = number is not None
             if number is not None:
                 # Waiting longer than computing takes is worse than computing.
                 profile = PROFILES[self._fleet.instances[flight.prefill].peer.profile]
-                patience_s = profile.prefill_s(flight.request.input_tokens - cached[cluster])
+                patience_s = profile.prefill_s(flight.input_tokens - cached[cluster])
                 self._later(patience_s, partial(self._finish, number, arrived=False))
         if not flight.waits:
             self._begin(flight)
@@ -91,9 +92,7 @@ class Prefixes:
         if self.manager is None:
             self._expect(flight, 0, 0)
             return
-        lease = self.manager.begin(
-            flight.id, flight.decision.route, flight.chain, flight.request.input_tokens
-        )
+        lease = self.manager.begin(flight.id, flight.route, flight.chain, flight.input_tokens)
         self._expect(flight, lease.cached_tokens, lease.resident_tokens)
 
     def _expect(self, flight: Flight, cached_tokens: int, resident_tokens: int) -> None:
@@ -102,9 +101,9 @@ class Prefixes:
         The last token is computed in any case, and its KV sent.
         """
         instance = self._fleet.instances[flight.prefill]
-        flight.computed_tokens = flight.request.input_tokens - cached_tokens
-        sent_already = resident_tokens if flight.decision.route == "prfaas" else 0
-        flight.kv_tokens = max(flight.request.input_tokens - sent_already, 1)
+        flight.computed_tokens = flight.input_tokens - cached_tokens
+        sent_already = resident_tokens if flight.route == "prfaas" else 0
+        flight.kv_tokens = max(flight.input_tokens - sent_already, 1)
         flight.work_s = PROFILES[instance.peer.profile].prefill_s(flight.computed_tokens)
 
     def _begin_fetch(
@@ -169,13 +168,15 @@ class Prefixes:
         )
         if arrived:
             self.manager.fetch_landed(number)
+        else:
+            for name in (fetch.source, fetch.target):
+                self._fleet.instances[name].send("cancel", id=number)
         flight = fetch.flight
-        waited = flight is not None and flight.cause is None
-        if flight is not None and waited:
+        if flight is not None:
             flight.waits = False
             self._begin(flight)
         self.manager.fetch_end(number)
-        if flight is not None and waited:
+        if flight is not None:
             self._compute(flight)
 
     def lost(self, instance: Instance) -> None:
@@ -195,10 +196,13 @@ class Prefixes:
         if self.manager is None:
             return
         self.manager.end(flight.id)
-        if flight.decision.route == "prfaas":
-            self.manager.store("pd", flight.chain, flight.request.input_tokens, state=False)
+        if flight.route == "prfaas":
+            self.manager.store("pd", flight.chain, flight.input_tokens, state=False)
 
     def failed(self, flight: Flight) -> None:
-        """It ended early: whatever it held is free again."""
+        """An attempt ended early: whatever it held is free again, and it waits for no prefix any more."""
+        for fetch in self._fetches.values():
+            if fetch.flight is flight:
+                fetch.flight = None
         if self.manager is not None:
             self.manager.end(flight.id)

@@ -19,10 +19,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
 
-from agents import config
+from agents import config, timeouts
 from agents.dispatch import Dispatcher
 from agents.fleet import Flight
 from agents.profiles import PROFILES
+
+SIGNS_OF_LIFE = 3
+"""So many in the time after which a client gives up."""
 
 
 class Completion(BaseModel):
@@ -82,23 +85,36 @@ def build(settings: config.Config) -> FastAPI:
             return _error(400, f"{tokens} input tokens; this system serves at most {longest}")
         if body.request_id is not None and dispatcher.knows(body.request_id):
             return _error(409, f"request_id {body.request_id} has been used")
+        refusal = dispatcher.refusal(tokens)
+        if refusal is not None:
+            return _error(400, refusal)
         chain = tuple(body.hash_ids)
         flight = dispatcher.submit(body.request_id, tokens, body.max_tokens, body.user, chain)
-        return await _answer(flight, settings.model, stream=body.stream)
+        return await _answer(flight, settings.model, settings.timeouts.client_ns / 1e9, stream=body.stream)
 
     return app
 
 
-async def _answer(flight: Flight, model: str, *, stream: bool) -> Response:
-    """Everything at once at the end, or a stream from the first token on; 503 when it ends before that."""
+async def _answer(flight: Flight, model: str, patience_s: float, *, stream: bool) -> Response:
+    """Everything at once at the end, or a stream from the first token on; 503 when it ends before that.
+
+    A stream begins without a token where the client, who waits for `patience_s`, would give up.
+    """
     done = 0
     while done < flight.request.output_tokens:
-        done = await flight.next()
+        try:
+            done = await asyncio.wait_for(flight.next(), patience_s / SIGNS_OF_LIFE if stream else None)
+        except TimeoutError:
+            return _stream(flight, 0, model, patience_s)
         if flight.cause is not None:
             return _error(503, flight.cause)
         if stream:
-            return StreamingResponse(_events(flight, done, model), media_type="text/event-stream")
+            return _stream(flight, done, model, patience_s)
     return Response(msgspec.json.encode(_chunk(flight, model, done, done)), media_type="application/json")
+
+
+def _stream(flight: Flight, done: int, model: str, patience_s: float) -> StreamingResponse:
+    return StreamingResponse(_events(flight, done, model, patience_s), media_type="text/event-stream")
 
 
 def _error(status: int, message: str) -> JSONResponse:
@@ -121,15 +137,22 @@ def _chunk(flight: Flight, model: str, new: int, total: int) -> dict[str, object
     }
 
 
-async def _events(flight: Flight, first: int, model: str) -> AsyncIterator[bytes]:
-    """Server-sent events: whatever has been generated since the last one, then [DONE]."""
+async def _events(flight: Flight, first: int, model: str, patience_s: float) -> AsyncIterator[bytes]:
+    """Server-sent events: whatever has been generated since the last one, then [DONE]; comments meanwhile."""
     told, total = 0, first
+    if not total:
+        yield b": waiting\n\n"
     while True:
-        yield b"data: " + msgspec.json.encode(_chunk(flight, model, total - told, total)) + b"\n\n"
-        told = total
+        if total > told:
+            yield b"data: " + msgspec.json.encode(_chunk(flight, model, total - told, total)) + b"\n\n"
+            told = total
         if told == flight.request.output_tokens:
             break
-        total = await flight.next()
+        try:
+            total = await asyncio.wait_for(flight.next(), patience_s / SIGNS_OF_LIFE)
+        except TimeoutError:
+            yield b": waiting\n\n"
+            continue
         if flight.cause is not None:
             error = {"error": {"message": flight.cause, "type": "service_unavailable"}}
             yield b"data: " + msgspec.json.encode(error) + b"\n\n"
@@ -148,6 +171,7 @@ class Server(uvicorn.Server):
 
 async def _main() -> None:
     settings = config.from_arguments()
+    timeouts.check(settings.timeouts)
     server = Server(
         uvicorn.Config(
             build(settings),

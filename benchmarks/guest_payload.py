@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 from agents import config
-from agents.transport.receiver import Receiver
-from agents.transport.sender import Sender
+from agents.transport.receiver import Receiver, ReceiverSettings
+from agents.transport.sender import Sender, SenderSettings
 from testbed import namespaces, sysctl
 from testbed.plan import DIRECTIONS, LinkState
 from testbed.shaping import distributions
@@ -30,7 +30,11 @@ SOURCE, SINK = "a1", "b1"
 
 async def receive(address: str) -> None:
     """Take whatever comes, for as long as the process lives."""
-    receiver = Receiver(lambda _arrival: None, lambda _arrival: print("refused", flush=True))
+    receiver = Receiver(
+        ReceiverSettings(),
+        lambda arrival: receiver.release(arrival.number),
+        lambda _arrival, cause: print(cause, flush=True),
+    )
     receiver.listen((address, config.KV_PORT), "cubic")
     config.say_ready()
     await asyncio.Event().wait()
@@ -39,12 +43,15 @@ async def receive(address: str) -> None:
 async def send(address: str, payload: str, sizes: list[int]) -> None:
     """One transfer after the other; the first opens the windows, neither it nor the last is counted."""
     sender = Sender(
-        connections=CONNECTIONS,
-        chunk_bytes=CHUNK_BYTES,
-        verified=payload == "verified",
-        congestion_control="cubic",
+        SenderSettings(
+            name=SOURCE,
+            connections=CONNECTIONS,
+            chunk_bytes=CHUNK_BYTES,
+            verified=payload == "verified",
+        )
     )
-    await sender.connect(SINK, (address, config.KV_PORT))
+    sender.add_peer(SINK, (address, config.KV_PORT), congestion_control="cubic")
+    await sender.connect(SINK)
     for number, size in enumerate([WARM_UP_BYTES, *sizes, WARM_UP_BYTES]):
         groups = [min(GROUP_BYTES, size - start) for start in range(0, size, GROUP_BYTES)]
         transfer = sender.begin(number, SINK, groups)

@@ -9,6 +9,7 @@ import typer
 from testbed import calibrate, check, replay, run
 from testbed.command import run_command
 from testbed.report import __main__ as report
+from testbed.sweep import __main__ as sweep
 
 app = typer.Typer(add_completion=False, help="A wind tunnel for cross-datacenter LLM serving.")
 app.command()(run.run)
@@ -16,6 +17,7 @@ app.command()(check.check)
 app.command()(calibrate.calibrate)
 app.command()(report.report)
 app.command(name="replay")(replay.replay_command)
+app.command()(sweep.sweep)
 
 
 def main() -> None:

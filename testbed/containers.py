@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,45 @@ from testbed.errors import AgentError, Problem
 PROJECT = Path(__file__).resolve().parents[1]
 READY_TIMEOUT_S = 120
 LAST_WORDS = 20
+_STEP_S, _PATIENCE_STEPS = 0.01, 100
 _PIDS_MAX = 256
 _FILES_MAX = 65_536
 _CAPABILITIES = ["CAP_DAC_OVERRIDE"]
 """The run directory belongs to whoever started the run; an agent must write its journal there."""
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """What an agent is started from, every time."""
+
+    name: str
+    role: str
+    host: str
+    memory_bytes: int
+    config: bytes
+
+
 @dataclass
 class Container:
     """A running agent: its crun process and what it has said so far."""
 
-    name: str
+    recipe: Recipe
     process: asyncio.subprocess.Process
     pid_file: Path
     said: list[str] = field(default_factory=list)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    follower: asyncio.Task[None] | None = None
+    expected_dead: bool = False
+    """Somebody killed it on purpose."""
+
+    @property
+    def name(self) -> str:
+        return self.recipe.name
+
+    @property
+    def pid(self) -> int:
+        """Of the agent itself, as this process sees it."""
+        return int(self.pid_file.read_text(encoding="ascii"))
 
     def tell(self, line: str) -> None:
         """Write one line to the agent's stdin."""
@@ -55,17 +77,25 @@ class Containers:
         self._directory, self._journal = directory, journal
         self._root = directory / "root"
         self._running: dict[str, Container] = {}
+        self._followers: set[asyncio.Task[None]] = set()
+        self._dead: list[Container] = []
+        """Those whose death nobody wanted."""
+        self._died = asyncio.Event()
         self._root.mkdir(parents=True)
         (directory / "agents").mkdir()
         subprocess.run(["mount", "--bind", "/", str(self._root)], check=True)
 
-    async def start(self, name: str, role: str, host: str, memory_bytes: int, config: bytes) -> Container:
-        """Start `python -m agents <role>` with `config` as its configuration file."""
-        (self._directory / "agents" / f"{name}.json").write_bytes(config)
+    def running(self, name: str) -> Container:
+        """The agent of that name, as it was started last."""
+        return self._running[name]
+
+    async def start(self, recipe: Recipe) -> Container:
+        """Start `python -m agents <role>` with the recipe's `config` as its configuration file."""
+        name = recipe.name
+        (self._directory / "agents" / f"{name}.json").write_bytes(recipe.config)
         bundle = self._directory / "bundles" / name
-        bundle.mkdir(parents=True)
-        specification = self._specification(name, role, host, memory_bytes)
-        (bundle / "config.json").write_bytes(msgspec.json.encode(specification))
+        bundle.mkdir(parents=True, exist_ok=True)
+        (bundle / "config.json").write_bytes(msgspec.json.encode(self._specification(recipe)))
         pid_file = bundle / "pid"
         process = await asyncio.create_subprocess_exec(
             "crun",
@@ -79,12 +109,37 @@ class Containers:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        container = Container(name, process, pid_file)
+        container = Container(recipe, process, pid_file)
         self._running[name] = container
-        container.follower = asyncio.create_task(self._follow(container))
+        follower = asyncio.create_task(self._follow(container))
+        self._followers.add(follower)
+        follower.add_done_callback(self._followers.discard)
         return container
 
+    async def kill(self, name: str) -> int:
+        """End an agent on purpose and wait until its container is gone; returns its exit status.
+
+        AgentError when it has died of something else before.
+        """
+        container = self._running[name]
+        try:
+            os.kill(container.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            raise await self.death() from None
+        container.expected_dead = True
+        return await container.process.wait()
+
+    async def restart(self, name: str) -> Container:
+        """Start an agent that was killed again, as it was started before, and wait until it serves."""
+        container = self._running[name]
+        assert container.expected_dead
+        container.pid_file.unlink()
+        again = await self.start(container.recipe)
+        await self.all_ready([again])
+        return again
+
     async def _follow(self, container: Container) -> None:
+        """Listen to an agent to its end, and note an end that nobody wanted; one that is done may go."""
         assert container.process.stdout is not None
         async for raw in container.process.stdout:
             line = raw.decode(errors="replace").rstrip()
@@ -95,6 +150,10 @@ class Containers:
             else:
                 container.said = [*container.said[-LAST_WORDS + 1 :], line]
                 print(f"{container.name}: {line}", flush=True)
+        status = await container.process.wait()
+        if not container.expected_dead and (status or not container.done.is_set()):
+            self._dead.append(container)
+            self._died.set()
 
     async def all_ready(self, containers: list[Container]) -> None:
         """Wait until each has said that it serves; AgentError when one dies or stays silent."""
@@ -118,39 +177,23 @@ class Containers:
         raise AgentError(Problem(silent or "agents", f"did not {what} within {timeout_s:g} s"))
 
     async def death(self) -> AgentError:
-        """Wait until an agent dies; returns the error that says which and why. One that is done may go."""
-        waits = {
-            asyncio.create_task(container.process.wait()): container for container in self._running.values()
-        }
-        try:
-            while True:
-                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                gone = sorted((waits.pop(task) for task in done), key=lambda one: one.name)
-                for one in gone:
-                    if one.follower is not None:
-                        await one.follower  # it may have said at the very end that it was done
-                dead = [one for one in gone if one.process.returncode or not one.done.is_set()]
-                if dead:
-                    return AgentError(*(_obituary(one) for one in dead))
-        finally:
-            for task in waits:
-                task.cancel()
+        """Wait until an agent dies that should not; returns the error that says which and why."""
+        await self._died.wait()
+        dead = sorted(self._dead, key=lambda one: one.name)
+        return AgentError(*(_obituary(one) for one in dead))
 
     async def close(self) -> None:
-        """Kill all agents and wait until their containers are gone."""
-        for container in self._running.values():
-            with suppress(OSError, ValueError):
-                os.kill(int(container.pid_file.read_text()), 9)
-        for container in self._running.values():
-            await container.process.wait()
+        """Kill all agents, frozen ones too, and wait until their containers are gone."""
+        await asyncio.gather(*(_put_away(container) for container in self._running.values()))
 
-    def _specification(self, name: str, role: str, host: str, memory_bytes: int) -> dict[str, Any]:
+    def _specification(self, recipe: Recipe) -> dict[str, Any]:
+        name = recipe.name
         return {
             "ociVersion": "1.0.0",
             "hostname": name,
             "root": {"path": str(self._root), "readonly": True},
             "process": {
-                "args": [sys.executable, "-S", "-m", "agents", role, f"/run/agents/{name}.json"],
+                "args": [sys.executable, "-S", "-m", "agents", recipe.role, f"/run/agents/{name}.json"],
                 "cwd": str(PROJECT),
                 "env": [
                     "PATH=/usr/bin:/bin",
@@ -168,11 +211,11 @@ class Containers:
             "linux": {
                 "namespaces": [
                     *({"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
-                    {"type": "network", "path": str(namespaces.NETNS_DIR / host)},
+                    {"type": "network", "path": str(namespaces.NETNS_DIR / recipe.host)},
                 ],
                 "cgroupsPath": f"/testbed-{os.getpid()}/{name}",
                 "resources": {
-                    "memory": {"limit": memory_bytes},
+                    "memory": {"limit": recipe.memory_bytes},
                     "pids": {"limit": _PIDS_MAX},
                 },
             },
@@ -208,6 +251,25 @@ class Containers:
 
 
 CONTAINER_JOURNAL = "/run/journal"
+
+
+async def _put_away(container: Container) -> None:
+    """Kill it, as soon as it has come up far enough to have a process id."""
+    container.expected_dead = True
+    for _ in range(_PATIENCE_STEPS):
+        if container.process.returncode is not None:
+            return
+        try:
+            os.kill(container.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            break
+        except (OSError, ValueError):  # crun has not written the file, or not to its end
+            await asyncio.sleep(_STEP_S)
+        else:
+            break
+    else:
+        container.process.kill()
+    await container.process.wait()
 
 
 def _obituary(container: Container) -> Problem:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from testbed import audit, measure
+from testbed import audit, ledger, measure
 from testbed.measure import Series, Tables
 from testbed.metrics import METRICS, Metric
 from testbed.plan import Expectation, Plan
@@ -38,9 +38,13 @@ SHORTEST_SHOWN_S = 0.001
 
 
 def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
-    """Judge every expectation of `plan`; `trust` holds the reasons not to trust the run, if any."""
-    results = tuple(_judge_one(expectation, tables) for expectation in plan.expectations)
-    return conclude(results, tuple(trust))
+    """Judge every expectation of `plan`, and the ledger, which every run with requests has to balance.
+
+    `trust` holds the reasons not to trust the run, if any.
+    """
+    results = [_judge_one(expectation, tables) for expectation in plan.expectations]
+    balance = ledger.judge(plan, tables)
+    return conclude((*results, balance) if balance else tuple(results), tuple(trust))
 
 
 def trust(run: RunDir, tables: Tables, findings: Sequence[audit.Finding]) -> list[str]:
@@ -107,7 +111,11 @@ def _bound(expectation: Expectation, metric: Metric, tables: Tables) -> Result:
             " there"
             f" (allowed {_range(expectation, metric.unit)})",
         )  # fmt: skip
-    measured = measure.value(metric, tables, from_s, to_s)
+    if metric.statistic == "violations":
+        found = ledger.violations(tables)
+        measured = None if found is None else float(len(found))
+    else:
+        measured = measure.value(metric, tables, from_s, to_s)
     if measured is None:
         return _unknown(expectation, f"{expectation.metric} was not measured {_stretch(from_s, to_s)}")
     margin = _margin(measured, expectation.low, expectation.high)

@@ -21,8 +21,9 @@ import msgspec
 
 from testbed import filling, namespaces, probes, sysctl
 from testbed.capture.tcpdump import FLUSH_S, Captures
-from testbed.containers import Container, Containers
+from testbed.containers import Container, Containers, Recipe
 from testbed.errors import AgentError, TestbedError
+from testbed.faults import Faults
 from testbed.journal import Journal
 from testbed.plan import DIRECTIONS, Direction, Plan
 from testbed.rundir import RunDir
@@ -92,6 +93,7 @@ class Run:
             hosts=self._network.hosts,
             delay_tables=plan.delay_tables,
             offload=plan.offload,
+            later=[change.state for change in plan.changes if change.direction == name],
         )
 
     def distrust(self, what: str) -> None:
@@ -120,10 +122,12 @@ class Run:
             self._bench.note("start", t0_ns)
             self._note_counters("start")
             background = self._background(t0_ns)
+            faults = self._faults(t0_ns, containers)
+            background += faults
             if client is not None:
                 client.tell(f"start {t0_ns}")
             asyncio.get_running_loop().call_later(START_DELAY_NS / 1e9 + BEGUN_S, progress, t0_ns)
-            await self._until_over(t0_ns, client, containers, background)
+            await self._until_over(t0_ns, client, containers, background, faults)
             end_ns = time.monotonic_ns()
             await cancelled(background)
             await self._quiet()
@@ -205,11 +209,13 @@ class Run:
         async def start(*roles: str) -> list[Container]:
             started = [
                 await containers.start(
-                    agent.name,
-                    agent.role,
-                    agent.host,
-                    agent.memory_bytes,
-                    agent_config(plan, agent, self._at),
+                    Recipe(
+                        name=agent.name,
+                        role=agent.role,
+                        host=agent.host,
+                        memory_bytes=agent.memory_bytes,
+                        config=agent_config(plan, agent, self._at),
+                    )
                 )
                 for agent in plan.agents
                 if agent.role in roles
@@ -241,6 +247,13 @@ class Run:
             *self._others.jobs(t0_ns),
         ]
         return [asyncio.create_task(job) for job in jobs]
+
+    def _faults(self, t0_ns: int, containers: Containers | None) -> list[asyncio.Task[None]]:
+        """A job for each fault; they end with it."""
+        if containers is None:
+            return []
+        faults = Faults(self._plan.faults, containers, self._bench)
+        return [asyncio.create_task(job) for job in faults.jobs(t0_ns)]
 
     def _link_sampler(self) -> Callable[[], None]:
         return link_sampler(
@@ -279,13 +292,19 @@ class Run:
         client: Container | None,
         containers: Containers | None,
         background: list[asyncio.Task[None]],
+        faults: list[asyncio.Task[None]],
     ) -> None:
-        """Wait for the duration and for the client's last request; an agent's or a task's death ends it."""
+        """Wait for the duration, for what was begun to be undone, and for the client's last request.
+
+        An agent's or a task's death ends it.
+        """
         plan = self._plan
         end_ns = t0_ns + plan.duration_ns
         waits: list[Awaitable[Any]] = [until(end_ns)]
         if client is not None:
             waits.append(client.done.wait())
+        if faults:
+            waits.append(asyncio.wait(faults))
         over = asyncio.ensure_future(asyncio.gather(*waits))
         watched: set[asyncio.Future[Any]] = {over}
         if containers is not None:
@@ -312,7 +331,9 @@ def _congestion_controls(plan: Plan) -> set[str]:
     """Those of all TCP connections of the plan."""
     bursts = {burst.congestion_control for burst in plan.bursts}
     tenants = {tenant.congestion_control for tenant in plan.tenants}
-    return bursts | tenants | {plan.transport.congestion_control}
+    transport = plan.transport
+    inside = {transport.lan_congestion_control, transport.control_congestion_control}
+    return bursts | tenants | {transport.congestion_control} | (inside if plan.agents else set())
 
 
 async def until(moment_ns: int) -> None:

@@ -9,6 +9,8 @@ bench.jsonl       start(t_ns = t0) · event(name, detail)
                   limit_packets, settings): as read back from the kernel, in full under `settings`
                   capture(device, realtime_ns): tcpdump listens; CLOCK_REALTIME at t_ns
                   captured(device, packets, dropped_packets): it has ended, and what it said of itself
+                  fault(fault, target, active, detail): something was done to an agent or a host, or is over,
+                  noted after it was read back
                   trust(what): a reason not to trust this run
                   end(reason): the last line of a run that ended by itself
 audit.jsonl       calibration(direction, rate_bps, span_ns, grain_bytes, rtt_ns): the link filled by TCP,
@@ -39,6 +41,9 @@ client.jsonl      request(id, t_ns = sent, t_first_ns, t_last_ns, t_end_ns, toke
 router.jsonl      decision(step, id, route, prefill, decode, uncached_tokens: in the PD cluster,
                   cached_prfaas_tokens, cached_pd_tokens, threshold_tokens, cache, compress, order_s, reason,
                   seen)
+                  retry(id, attempt, cause, action, route, prefill, decode): an attempt failed; action is
+                  recompute or retry, and attempt the new one (from 1), or fail, and it is the last
+                  health(instance, up, cause): an instance is given up, or back
                   control(step, threshold_tokens, previous_tokens, reason, capacity_bps, goodput_bps,
                   backlog_bytes, retrans_ratio, queue_prfaas, queue_pd, queue_decode, regime, n_prefill,
                   n_decode, prefill_instances, cache: blocks of each cluster, seen): one per control interval
@@ -47,13 +52,20 @@ router.jsonl      decision(step, id, route, prefill, decode, uncached_tokens: in
                   role(instance, role): the instance was told to take this role
                   step numbers what the policy was asked, seen is what it was shown: both together replay it
 instance: <agent> conversion(role, t_ns = told to, t_drained_ns, t_end_ns): it has this role now
-                  prefill(id, t_ns = queued, t_start_ns, t_end_ns, tokens, kv_bytes)
-                  transfer_begin(id, peer, use, wan, size_bytes, chunks): compute starts, KV will follow; use
-                  is kv, or cache for a prefix that the other cluster has cached (ids from 2^40 on)
-                  transfer(id, peer, use, wan, size_bytes, chunks, t_ns = first byte handed to TCP, t_end_ns =
-                  last byte acknowledged by the receiver, state, cause): state is completed or failed
-                  kv(id, t_ns = last chunk in and checked, size_bytes, chunks, checksum_errors)
-                  decode(id, t_ns = joined the batch, t_first_ns, t_last_ns, tokens)
+                  prefill(id, attempt, t_ns = queued, t_start_ns, t_end_ns, tokens, kv_bytes)
+                  transfer_begin(id, attempt, peer, use, wan, size_bytes, chunks): compute starts, KV will
+                  follow; use is kv, or cache for a prefix that the other cluster has cached (ids from 2^40)
+                  produced(id, attempt, use, layer, size_bytes): a group of layers was handed to the transport
+                  transfer(id, attempt, peer, use, wan, size_bytes, chunks, t_ns = first byte handed to TCP,
+                  t_end_ns = last byte acknowledged by the receiver, state, cause, produced_bytes,
+                  acked_bytes, resent_bytes): the source's last word; state is completed or failed
+                  kv(id, attempt, t_ns = last chunk in and checked, size_bytes, chunks, checksum_errors:
+                  damaged copies, refused and sent again; damaged_chunks: accepted although damaged)
+                  kv_dropped(id, attempt, received_bytes, checksum_errors, cause): not to be complete here
+                  held(pool, size_bytes, transfers): what a pool (send, receive) holds, after each change
+                  connection(peer, opened, sockets, cause): sockets: open after this, to all peers
+                  decode(id, attempt, t_ns = joined the batch, t_first_ns, t_last_ns, tokens)
+an attempt that is absent is 0, the first one
 """
 
 from __future__ import annotations

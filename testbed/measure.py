@@ -20,6 +20,10 @@ Tables = Mapping[str, pl.DataFrame]
 
 SAMPLED_TABLES = ("links", "decisions")
 """Tables with a row per interval, in which a hole means that telemetry was lost."""
+CHANGED_BY = {"pools": ("instance", "pool"), "connections": ("instance",)}
+"""Tables with a row per change of something, and what tells these things apart."""
+EVENT_TABLES = ("health",)
+"""Tables that have no row as long as nothing happens."""
 FEWEST_SAMPLES = 2
 """Fewer have no interval between them."""
 LARGEST_GAP_INTERVALS = 5
@@ -56,6 +60,8 @@ class Series:
 
 def series(metric: Metric, tables: Tables) -> Series:
     """All of a signal, nulls left out."""
+    if metric.counted:
+        return _per_second(metric, tables)
     rows = _matching(tables[metric.table], metric.where).filter(
         pl.col(metric.column).is_not_null() & pl.col(metric.time).is_not_null()
     )
@@ -66,24 +72,51 @@ def series(metric: Metric, tables: Tables) -> Series:
 
 def value(metric: Metric, tables: Tables, from_s: float, to_s: float) -> float | None:
     """The statistic over the rows in [from, to); None when nothing was measured there."""
-    recorded = tables[metric.table].filter((pl.col(metric.time) >= from_s) & (pl.col(metric.time) < to_s))
+    recorded = _within(metric, tables, from_s, to_s)
     rows = _matching(recorded, metric.where)
+    ran = metric.table in EVENT_TABLES and "start" in tables["events"]["kind"]
     if metric.statistic in {"count", "share", "rate"}:
         counted = _matching(rows, metric.counted).height
         nothing = {"count": recorded, "share": rows, "rate": tables[metric.table]}[
             metric.statistic
-        ].is_empty()
+        ].is_empty() and not ran
         per = {"count": 1.0, "share": rows.height, "rate": to_s - from_s}[metric.statistic]
         return None if nothing else counted / per
     if metric.statistic == "sum_share":
         return _sum_share(metric, rows)
     if metric.statistic == "steady_goodput":
         return _steady_goodput_bps(rows, tables)
+    if metric.statistic == "end_sum":
+        ever = _matching(tables[metric.table], metric.where)
+        rows = ever.group_by(*CHANGED_BY[metric.table], maintain_order=True).last()
     column = rows[metric.column].drop_nulls().cast(pl.Float64)
     if metric.statistic == "sum" and rows.is_empty():
         # Nothing matched: truly nothing, if the table was recorded and is not an instrument's own.
         return None if recorded.is_empty() or metric.table in SAMPLED_TABLES else 0.0
-    return None if column.is_empty() else _STATISTICS[metric.statistic](column)
+    if column.is_empty():
+        return None if recorded.is_empty() and not ran else metric.otherwise
+    return _STATISTICS[metric.statistic](column)
+
+
+def _within(metric: Metric, tables: Tables, from_s: float, to_s: float) -> pl.DataFrame:
+    """The rows in [from, to), and those before whose values still held then."""
+    table, time_s = tables[metric.table], pl.col(metric.time)
+    inside = table.filter((time_s >= from_s) & (time_s < to_s))
+    if metric.table not in CHANGED_BY:
+        return inside
+    before = table.filter(time_s < from_s).group_by(*CHANGED_BY[metric.table], maintain_order=True).last()
+    return pl.concat([before.select(table.columns), inside])
+
+
+def _per_second(metric: Metric, tables: Tables) -> Series:
+    """How many rows are counted in each second, known at its end; to the last row of all."""
+    rows = _matching(tables[metric.table], metric.where).filter(pl.col(metric.time) >= 0)
+    if rows.is_empty():
+        return Series((), ())
+    counts = [0] * (int(rows[metric.time].max()) + 1)  # type: ignore[arg-type]
+    for time_s in _matching(rows, metric.counted)[metric.time].to_list():
+        counts[int(time_s)] += 1
+    return Series(tuple(float(second + 1) for second in range(len(counts))), tuple(map(float, counts)))
 
 
 def _sum_share(metric: Metric, rows: pl.DataFrame) -> float | None:
@@ -149,6 +182,7 @@ _STATISTICS: dict[str, Callable[[pl.Series], float]] = {
     "min": lambda column: float(column.min()),  # type: ignore[arg-type]
     "max": lambda column: float(column.max()),  # type: ignore[arg-type]
     "sum": lambda column: float(column.sum()),
+    "end_sum": lambda column: float(column.sum()),
     "p50": _percentile(0.5),
     "p90": _percentile(0.9),
     "p99": _percentile(0.99),

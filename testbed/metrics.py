@@ -9,7 +9,8 @@ computes the values from the tables of `record`. A metric is computed like this:
 
 The statistics:
 
-    signal           the series (time, column) itself, for reaction, recovery and stability
+    signal           the series (time, column) itself, for reaction, recovery and stability; with
+                     `counted` the rows for which every pair of it holds, per second, in bins of a second
     mean min max     of the column
     p50 p90 p99      percentiles of the column, linearly interpolated
     sum              of the column (0 when there is no row)
@@ -17,10 +18,15 @@ The statistics:
     share            count divided by all rows of step 2; `column` is not read
     sum_share        sum of `column` divided by the sum of `whole`
     rate             count per second of the window
+    end_sum          of `column` in the last row of each instance and pool
     steady_goodput   see `bulk.steady_goodput_bps`
+    violations       what `ledger` finds in the whole run
+
+What pools hold and how many sockets are open is noted when it changes: what held before a window counts
+as in it.
 
 A statistic other than `sum` and `count` without any row has no value, and an expectation on it fails
-as "not measured".
+as "not measured"; unless `otherwise` says what it is where nothing of the kind happened.
 """
 
 from __future__ import annotations
@@ -39,12 +45,15 @@ Unit = Literal[
     "requests/s",
     "transfers",
     "chunks",
+    "sockets",
+    "times",
+    "violations",
     "instances",
     "blocks",
     "ratio",
 ]
 Kind = Literal["bound", "reaction", "recovery", "stability"]
-Table = Literal["requests", "decisions", "transfers", "links"]
+Table = Literal["requests", "decisions", "transfers", "links", "pools", "connections", "health"]
 Statistic = Literal[
     "signal",
     "mean",
@@ -58,7 +67,9 @@ Statistic = Literal[
     "share",
     "sum_share",
     "rate",
+    "end_sum",
     "steady_goodput",
+    "violations",
 ]
 Match = tuple[tuple[str, str | bool], ...]
 
@@ -69,6 +80,9 @@ TIME_COLUMN: dict[Table, str] = {
     "decisions": "t_s",
     "transfers": "start_s",
     "links": "t_s",
+    "pools": "t_s",
+    "connections": "t_s",
+    "health": "t_s",
 }
 
 
@@ -87,6 +101,8 @@ class Metric:
     """For sum_share: the column that `column` is a part of."""
     window: str = ""
     """The time column that the window selects by, where it is not that of the table."""
+    otherwise: float | None = None
+    """The value where the table was recorded, but no row of the window has one; None: not measured."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -267,4 +283,88 @@ def _transfers() -> dict[str, Metric]:
     }  # fmt: skip
 
 
-METRICS: dict[str, Metric] = {**_requests(), **_times(), **_control(), **_link(), **_transfers()}
+def _failures() -> dict[str, Metric]:
+    """What became of requests when something failed."""
+    metrics: dict[str, Metric] = {}
+    for column, meaning in {
+        "retried": "requests tried again in their own cluster",
+        "recomputed": "requests tried again in the PD cluster",
+    }.items():
+        metrics[f"requests.{column}"] = _counted("requests", "requests", meaning, (column, True))
+        metrics[f"requests.{column}_ratio"] = Metric(
+            "requests", "state", "share", "ratio", f"{meaning}, share of all", counted=((column, True),)
+        )
+    metrics["requests.served_twice"] = _counted(
+        "requests", "requests", "requests that ended twice or got too many tokens", ("served_twice", True)
+    )
+    metrics["requests.damaged"] = _counted(
+        "requests", "requests", "requests completed from KV with a damaged chunk",
+        ("damaged", True), ("state", "completed"),
+    )  # fmt: skip
+    metrics["ledger.violations"] = Metric(
+        "requests", "state", "violations", "violations", "requests, bytes and pools not accounted for"
+    )
+    statistics: tuple[Statistic, ...] = ("p50", "max")
+    for statistic in statistics:
+        metrics[f"ttft_over_prefill.{statistic}"] = Metric(
+            "requests", "ttft_over_prefill", statistic, "times",
+            f"time to first token without the queue, by that of prefill alone, {statistic}",
+        )  # fmt: skip
+    metrics["offload_rate_per_s"] = Metric(
+        "requests", "route", "signal", "requests/s", "arrivals per second that were prefilled in DC A",
+        counted=(("route", "prfaas"),),
+    )  # fmt: skip
+    metrics["health.down.count"] = _counted(
+        "health", "times", "how often the router gave an instance up", ("up", False)
+    )
+    metrics["health.down_s.max"] = Metric(
+        "health", "down_s", "max", "s", "longest time for which an instance was given up", otherwise=0.0
+    )
+    return metrics
+
+
+def _kv() -> dict[str, Metric]:
+    """What became of KV, and what its pools and connections held."""
+    metrics = {
+        "transfers.resumed": _counted(
+            "transfers", "transfers", "completed, although a part had to be sent again", ("resumed", True)
+        ),
+        "transfers.legs_apart_s.max": Metric(
+            "transfers", "legs_apart_s", "max", "s",
+            "how long one end of a failed transfer knew before the other", otherwise=0.0,
+        ),
+        "transfers.hidden_share": Metric(
+            "transfers", "hidden_ratio", "mean", "ratio",
+            "share of the time of a KV transfer over the WAN before its prefill's end, mean",
+            (("use", "kv"), ("wan", True)),
+        ),
+        "pools.end_bytes": Metric(
+            "pools", "held_bytes", "end_sum", "bytes", "held by all pools when the run ended"
+        ),
+        "sockets.kv.max": Metric(
+            "connections", "sockets", "max", "sockets", "most connections for KV open at one instance"
+        ),
+    }  # fmt: skip
+    for column, meaning in {
+        "resent": "KV that the transport sent again",
+        "dropped": "KV produced and dropped, with a reason",
+        "superseded": "KV produced by an attempt that another one followed",
+    }.items():
+        metrics[f"transfers.{column}_bytes.sum"] = Metric(
+            "transfers", f"{column}_bytes", "sum", "bytes", meaning, otherwise=0.0
+        )
+    for pool in ("send", "receive"):
+        metrics[f"pools.{pool}_bytes.max"] = Metric(
+            "pools", "held_bytes", "max", "bytes", f"most that the {pool} pool of one instance held",
+            (("pool", pool),),
+        )  # fmt: skip
+    return metrics
+
+
+def _counted(table: Table, unit: Unit, meaning: str, *counted: tuple[str, str | bool]) -> Metric:
+    return Metric(table, counted[0][0], "count", unit, meaning, counted=counted)
+
+
+METRICS: dict[str, Metric] = {
+    **_requests(), **_times(), **_control(), **_link(), **_transfers(), **_failures(), **_kv()
+}  # fmt: skip

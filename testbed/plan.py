@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from agents.config import Cache, Transport
+from agents.config import Cache, Failures, Flaw, Timeouts, Transport
 
 Direction = Literal["a_to_b", "b_to_a"]
 DIRECTIONS: tuple[Direction, ...] = ("a_to_b", "b_to_a")
@@ -185,6 +185,23 @@ class Capture(Frozen, frozen=True, kw_only=True):
     """In tcpdump's language (pcap-filter(7)); empty: all."""
 
 
+class Fault(Frozen, frozen=True, kw_only=True):
+    """Something that is done to an agent, or to a host, from `t_ns` to `until_ns` (None: to the end).
+
+    `kill`: the agent dies, for good. `restart`: it dies and is started again at `until_ns`. `pause`: it is
+    frozen (cgroup freezer). `slow`: it runs 1/`amount` of the time, and what it computes takes `amount` times
+    as long. `corrupt`: one bit is turned over in each of the next `amount` chunks that it sends. `fill`:
+    a decode instance has no room for KV. `exhaust_ports`: no connection can be opened from a host.
+    """
+
+    t_ns: int
+    kind: Literal["kill", "restart", "pause", "slow", "corrupt", "fill", "exhaust_ports"]
+    target: str
+    """Name of the agent; of the host for `exhaust_ports`."""
+    until_ns: int | None = None
+    amount: float = 0.0
+
+
 class Event(Frozen, frozen=True, kw_only=True):
     """A named moment of the timeline, for expectations and for the report."""
 
@@ -297,12 +314,16 @@ class Plan(Frozen, frozen=True, kw_only=True):
     tenants: tuple[Tenant, ...] = ()
     microbursts: tuple[Microbursts, ...] = ()
     captures: tuple[Capture, ...] = ()
+    faults: tuple[Fault, ...] = ()
     events: tuple[Event, ...]
     requests: tuple[Request, ...]
     bulk: tuple[BulkTransfer, ...]
     agents: tuple[Agent, ...]
     transport: Transport
     cache: Cache
+    timeouts: Timeouts = Timeouts()
+    failures: Failures = Failures()
+    flaws: tuple[Flaw, ...] = ()
     policy: Policy
     expectations: tuple[Expectation, ...]
     sample_ns: int

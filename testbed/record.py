@@ -12,7 +12,14 @@ import msgspec
 import polars as pl
 from polars.exceptions import PolarsError
 
-from testbed import journal_lines, record_decisions, record_link, record_rows
+from testbed import (
+    journal_lines,
+    record_decisions,
+    record_faults,
+    record_link,
+    record_rows,
+    record_transfers,
+)
 from testbed.errors import Problem, RunError
 from testbed.plan import Plan
 from testbed.rundir import RunDir
@@ -50,6 +57,12 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "kv_bytes": pl.Int64,
         "state": pl.String,  # completed | failed | refused | unfinished (no terminal state: a defect)
         "cause": pl.String,
+        "attempts": pl.Int64,  # 0: never placed; all columns but the client's describe the last one
+        "recomputed": pl.Boolean,  # tried again in the PD cluster
+        "retried": pl.Boolean,  # tried again in its own cluster
+        "ttft_over_prefill": pl.Float64,  # (ttft_s - queue_s) / prefill_s: 1 where the transfer is hidden
+        "damaged": pl.Boolean,  # its KV was taken with a damaged chunk: a defect
+        "served_twice": pl.Boolean,  # it ended twice, or got more tokens than it asked for: a defect
     },
     "decisions": {
         "t_s": pl.Float64,
@@ -94,6 +107,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     },
     "transfers": {
         "id": pl.Int64,  # null: a bulk transfer
+        "attempt": pl.Int64,  # at the request, from 0
         "source": pl.String,
         "sink": pl.String,
         "use": pl.String,  # kv | cache | tenant | microburst | bulk
@@ -106,6 +120,49 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "checksum_errors": pl.Int64,
         "state": pl.String,  # completed | failed | partial (others' traffic only)
         "cause": pl.String,
+        "fate": pl.String,  # delivered | dropped | superseded; all that follow: of KV only
+        "produced_bytes": pl.Int64,  # handed to the transport, as noted group by group
+        "delivered_bytes": pl.Int64,  # counted by the sink
+        "dropped_bytes": pl.Int64,  # produced, for nobody: `cause` says why
+        "superseded_bytes": pl.Int64,  # produced by an attempt that another one followed
+        "resent_bytes": pl.Int64,  # by the transport, not by TCP
+        "resumed": pl.Boolean,  # completed, although a part had to be sent again
+        "source_bytes": pl.Int64,  # produced, by the source's last word
+        "sink_bytes": pl.Int64,  # received, by the sink's last word
+        "source_end_s": pl.Float64,
+        "sink_end_s": pl.Float64,
+        "legs_apart_s": pl.Float64,  # between these two, of an attempt that failed
+        "hidden_ratio": pl.Float64,  # share of its time that lies before the prefill's end
+        "damaged_chunks": pl.Int64,  # taken although damaged
+    },
+    "pools": {
+        "t_s": pl.Float64,
+        "instance": pl.String,
+        "pool": pl.String,  # send | receive
+        "held_bytes": pl.Int64,
+        "transfers": pl.Int64,
+    },
+    "connections": {
+        "t_s": pl.Float64,
+        "instance": pl.String,
+        "peer": pl.String,
+        "opened": pl.Boolean,
+        "sockets": pl.Int64,  # open at the instance after this, to all peers
+        "cause": pl.String,
+    },
+    "health": {
+        "t_s": pl.Float64,
+        "instance": pl.String,
+        "up": pl.Boolean,
+        "down_s": pl.Float64,  # until it was up again, or to the end of the run
+        "cause": pl.String,
+    },
+    "faults": {
+        "t_s": pl.Float64,
+        "end_s": pl.Float64,  # null: it did not end
+        "fault": pl.String,
+        "target": pl.String,
+        "detail": pl.String,
     },
     "tcp": {
         "t_s": pl.Float64,
@@ -176,7 +233,11 @@ SORT_KEYS: dict[str, list[str]] = {
     "requests": ["id"],
     "decisions": ["t_s", "step", "kind", "id"],
     "roles": ["t_s", "instance"],
-    "transfers": ["start_s", "use", "id", "source", "sink"],
+    "transfers": ["start_s", "use", "id", "attempt", "source", "sink"],
+    "pools": ["t_s", "instance", "pool"],
+    "connections": ["t_s", "instance", "peer"],
+    "health": ["t_s", "instance"],
+    "faults": ["t_s", "fault", "target"],
     "tcp": ["t_s", "host", "local", "remote"],
     "links": ["t_s", "direction"],
     "probes": ["direction", "number", "copy"],
@@ -199,7 +260,11 @@ def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
         "requests": _table("requests", record_rows.requests(journal, plan)),
         "decisions": _table("decisions", record_decisions.decisions(journal)),
         "roles": _table("roles", record_decisions.roles(journal)),
-        "transfers": _table("transfers", record_rows.transfers(journal)),
+        "transfers": _table("transfers", record_transfers.transfers(journal)),
+        "pools": _table("pools", record_faults.pools(journal)),
+        "connections": _table("connections", record_faults.connections(journal)),
+        "health": _table("health", record_faults.health(journal)),
+        "faults": _table("faults", record_faults.faults(journal)),
         "tcp": _table("tcp", record_rows.tcp(journal)),
         "links": _table("links", record_link.links(journal)),
         "probes": _table("probes", record_link.probes(journal)),

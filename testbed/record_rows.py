@@ -47,38 +47,55 @@ class SortedJournal:
         return None if t_ns is None else (t_ns - self.t0_ns) / NS_PER_S
 
 
+def kills(journal: SortedJournal) -> dict[str, list[int]]:
+    """When each agent was killed, in order of time; one that was started again later counts, too."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for line in journal.of(lines.Fault):
+        if line.active and line.fault in ("kill", "restart"):
+            found[line.target].append(line.t_ns)
+    return found
+
+
 def requests(journal: SortedJournal, plan: Plan) -> list[Row]:
     """One row for every planned request, joined over client, router, prefill and decode.
 
-    A request that was tried again has several lines of a kind: the last is the one that counted.
+    Of a request that was tried again, the client saw all attempts; everything else is that of the last one.
     """
     clients = {line.id: line for line in journal.of(lines.Request)}
+    answers = Counter(line.id for line in journal.of(lines.Request))
     decisions = {line.id: line for line in journal.of(lines.Decision)}
-    prefills = {line.id: (writer, line) for writer, line in journal.noted(lines.Prefill)}
-    # KV with a wrong chunk is noted too, but it was refused and never complete.
-    kvs = {line.id: line for line in journal.of(lines.Kv) if line.checksum_errors == 0}
-    decodes = {line.id: (writer, line) for writer, line in journal.noted(lines.Decode)}
+    retries: dict[int, list[lines.Retry]] = defaultdict(list)
+    for retry in journal.of(lines.Retry):
+        retries[retry.id].append(retry)
+    prefills = {(line.id, line.attempt): (writer, line) for writer, line in journal.noted(lines.Prefill)}
+    kvs = {(line.id, line.attempt): line for line in journal.of(lines.Kv)}
+    decodes = {(line.id, line.attempt): (writer, line) for writer, line in journal.noted(lines.Decode)}
     fetched = {line.request: line.tokens for line in journal.of(lines.Fetch) if line.arrived}
     rows = []
     for request in plan.requests:
         row = _planned(request)
+        last = request.id, max((retry.attempt for retry in retries[request.id]), default=0)
         if request.id in decisions:
-            row |= _routed(decisions[request.id])
+            row |= _routed(decisions[request.id], retries[request.id])
         if request.id in clients:
             row |= _seen_by_client(journal, clients[request.id])
-        if request.id in prefills:
-            row |= _prefilled(journal, *prefills[request.id])
+            more = (row["tokens"] or 0) > request.output_tokens
+            row["served_twice"] = answers[request.id] > 1 or more
+        if last in prefills:
+            row |= _prefilled(journal, *prefills[last])
             row["cached_tokens"] = request.input_tokens - row["computed_tokens"]
             row["fetched_tokens"] = fetched.get(request.id, 0)
-        if request.id in kvs:
-            kv = kvs[request.id]
-            prefill_end_ns = prefills[request.id][1].t_end_ns if request.id in prefills else None
+            row["ttft_over_prefill"] = _over_prefill(row)
+        if last in kvs:
+            kv = kvs[last]
+            prefill_end_ns = prefills[last][1].t_end_ns if last in prefills else None
             row |= {
                 "kv_done_s": journal.seconds(kv.t_ns),
                 "kv_transfer_s": between(prefill_end_ns, kv.t_ns),
+                "damaged": kv.damaged_chunks > 0,
             }
-        if request.id in decodes:
-            row |= _decoded(journal, *decodes[request.id])
+        if last in decodes:
+            row |= _decoded(journal, *decodes[last])
         rows.append(row)
     return rows
 
@@ -91,16 +108,26 @@ def _planned(request: Request) -> Row:
         "input_tokens": request.input_tokens,
         "output_tokens": request.output_tokens,
         "state": "unfinished",
+        "attempts": 0,
+        "recomputed": False,
+        "retried": False,
+        "damaged": False,
+        "served_twice": False,
     }
 
 
-def _routed(decision: lines.Decision) -> Row:
+def _routed(decision: lines.Decision, retries: list[lines.Retry]) -> Row:
+    again = [retry for retry in retries if retry.action != "fail"]
+    placed = again[-1] if again else decision
     return {
-        "route": decision.route,
-        "prefill": decision.prefill,
-        "decode": decision.decode,
+        "route": placed.route,
+        "prefill": placed.prefill,
+        "decode": placed.decode,
         "uncached_tokens": decision.uncached_tokens,
         "threshold_tokens": decision.threshold_tokens,
+        "attempts": 0 if decision.route is None else 1 + len(again),
+        "recomputed": any(retry.action == "recompute" for retry in again),
+        "retried": any(retry.action == "retry" for retry in again),
     }
 
 
@@ -130,6 +157,14 @@ def _prefilled(journal: SortedJournal, agent: str, prefill: lines.Prefill) -> Ro
     }
 
 
+def _over_prefill(row: Row) -> float | None:
+    """1 where nothing but the prefill stands before the first token, apart from the queue."""
+    ttft_s, queue_s, prefill_s = row.get("ttft_s"), row["queue_s"], row["prefill_s"]
+    return (
+        (ttft_s - queue_s) / prefill_s if ttft_s is not None and queue_s is not None and prefill_s else None
+    )
+
+
 def _decoded(journal: SortedJournal, agent: str, decode: lines.Decode) -> Row:
     whole_s = between(decode.t_first_ns, decode.t_last_ns)
     return {
@@ -137,129 +172,6 @@ def _decoded(journal: SortedJournal, agent: str, decode: lines.Decode) -> Row:
         "decode_start_s": journal.seconds(decode.t_ns),
         "itl_s": None if whole_s is None or decode.tokens <= 1 else whole_s / (decode.tokens - 1),
     }
-
-
-def transfers(journal: SortedJournal) -> list[Row]:
-    """KV transfers, traffic of other tenants and bulk transfers."""
-    return _kv_transfers(journal) + _flows(journal) + _tenants(journal) + _microbursts(journal)
-
-
-def _kv_transfers(journal: SortedJournal) -> list[Row]:
-    checksum_errors: dict[int, int] = defaultdict(int)
-    for kv in journal.of(lines.Kv):
-        checksum_errors[kv.id] += kv.checksum_errors
-    attempts = journal.noted(lines.Transfer)
-    # Decode counts errors per request; they stand with the attempt that completed it, its last.
-    last_attempt = {line.id: index for index, (_, line) in enumerate(attempts)}
-    ended: Counter[tuple[str, int]] = Counter((writer, line.id) for writer, line in attempts)
-    cut_off: list[Row] = []
-    for writer, begun in journal.noted(lines.TransferBegin):
-        ended[writer, begun.id] -= 1
-        if ended[writer, begun.id] < 0:
-            cut_off.append(_cut_off(journal, writer, begun))
-    return cut_off + [
-        {
-            "id": line.id,
-            "source": writer,
-            "sink": line.peer,
-            "use": line.use,
-            "wan": line.wan,
-            "size_bytes": line.size_bytes,
-            "chunks": line.chunks,
-            "start_s": journal.seconds(line.t_ns),
-            "end_s": journal.seconds(line.t_end_ns),
-            "goodput_bps": rate_bps(line.size_bytes, line.t_ns, line.t_end_ns)
-            if line.state == "completed"
-            else None,
-            "checksum_errors": checksum_errors.get(line.id) if last_attempt[line.id] == index else None,
-            "state": line.state,
-            "cause": line.cause,
-        }
-        for index, (writer, line) in enumerate(attempts)
-    ]
-
-
-def _cut_off(journal: SortedJournal, writer: str, begun: lines.TransferBegin) -> Row:
-    """A transfer that was still on its way when the run ended."""
-    return {
-        "id": begun.id,
-        "source": writer,
-        "sink": begun.peer,
-        "use": begun.use,
-        "wan": begun.wan,
-        "size_bytes": begun.size_bytes,
-        "chunks": begun.chunks,
-        "start_s": journal.seconds(begun.t_ns),
-        "state": "failed",
-        "cause": "did not end",
-    }
-
-
-def _flows(journal: SortedJournal) -> list[Row]:
-    flows: list[tuple[str, lines.Burst | lines.Bulk]] = [
-        *(("tenant", burst) for burst in journal.of(lines.Burst)),
-        *(("bulk", bulk) for bulk in journal.of(lines.Bulk)),
-    ]
-    return [
-        {
-            "source": flow.source,
-            "sink": flow.sink,
-            "use": use,
-            "wan": True,
-            "size_bytes": flow.size_bytes,
-            "start_s": journal.seconds(flow.t_ns),
-            "end_s": journal.seconds(flow.t_end_ns),
-            "goodput_bps": rate_bps(flow.size_bytes, flow.t_ns, flow.t_end_ns),
-            "state": "failed" if flow.t_end_ns is None else "completed",
-            "cause": "did not end" if flow.t_end_ns is None else None,
-        }
-        for use, flow in flows
-    ]
-
-
-def _tenants(journal: SortedJournal) -> list[Row]:
-    return [
-        {
-            "source": line.source,
-            "sink": line.sink,
-            "use": "tenant",
-            "wan": True,
-            "size_bytes": line.size_bytes,
-            "start_s": journal.seconds(line.t_ns),
-            "end_s": journal.seconds(line.t_end_ns),
-            "goodput_bps": rate_bps(line.size_bytes, line.t_ns, line.t_end_ns),
-            "state": line.state,
-            "cause": f"{line.cause}; {line.received_bytes} bytes were in" if line.cause else None,
-        }
-        for line in journal.of(lines.Tenant)
-    ]
-
-
-def _microbursts(journal: SortedJournal) -> list[Row]:
-    """UDP has no end to wait for and nothing to fail: lost packets are what the link did to a burst.
-
-    Its goodput is that between the first and the last arrival, so of all packets but one.
-    """
-    rows = []
-    for line in journal.of(lines.Microburst):
-        lost = line.sent_packets - line.received_packets
-        missing = "lost" if line.waited else "had not arrived when the run ended"
-        later_bytes = (line.received_packets - 1) * line.packet_bytes
-        rows.append({
-            "source": line.source,
-            "sink": line.sink,
-            "use": "microburst",
-            "wan": True,
-            "size_bytes": line.sent_packets * line.packet_bytes,
-            "start_s": journal.seconds(line.t_ns),
-            "end_s": journal.seconds(line.t_end_ns),
-            "goodput_bps": None if line.t_first_ns is None else rate_bps(
-                later_bytes, line.t_first_ns, line.t_end_ns
-            ),
-            "state": "partial" if lost else "completed",
-            "cause": f"{lost} of {line.sent_packets} packets {missing}" if lost else None,
-        })  # fmt: skip
-    return rows
 
 
 def tcp(journal: SortedJournal) -> list[Row]:

@@ -19,7 +19,7 @@ from testbed.units import NS_PER_S
 
 MOMENTS = frozenset({
     "t_s", "arrival_s", "sent_s", "prefill_start_s", "prefill_end_s", "kv_done_s", "decode_start_s",
-    "first_token_s", "last_token_s", "start_s", "end_s", "left_s", "arrived_s",
+    "first_token_s", "last_token_s", "start_s", "end_s", "left_s", "arrived_s", "source_end_s", "sink_end_s",
 })  # fmt: skip
 """Columns that say when something happened, in virtual seconds since t0."""
 BLOCK_BYTES = 1 << 20

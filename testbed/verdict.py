@@ -1,7 +1,7 @@
 """The verdict: what was expected, what was measured, and what follows from it.
 
-    PASS     every expectation held                                          exit code 0
-    FAIL     an expectation did not hold                                     exit code 1
+    PASS     every expectation held, and the ledger balances                 exit code 0
+    FAIL     an expectation did not hold, or the ledger does not balance     exit code 1
     UNKNOWN  the run cannot be trusted, or something could not be measured   exit code 2
 
 Distrust comes first: a run that was not what the scenario asked for is UNKNOWN even when an expectation
@@ -26,7 +26,7 @@ STYLES: dict[Status, str] = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of one expectation."""
+    """What became of one expectation, or of the ledger."""
 
     name: str
     kind: str
@@ -73,19 +73,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def conclude(results: tuple[Result, ...], trust: tuple[str, ...]) -> Verdict:
     """The verdict that follows from the results, by the rules above.
 
-    A scenario that expects nothing passes, and the note says that nothing was expected.
+    A scenario that expects nothing passes, and the note says that nothing was expected. The ledger is no
+    expectation of the scenario's, but one that does not balance fails the run.
     """
-    failed = sum(result.status == "FAIL" for result in results)
-    unknown = sum(result.status == "UNKNOWN" for result in results)
+    lost = any(result.kind == "ledger" and result.status == "FAIL" for result in results)
+    expected = [result for result in results if result.kind != "ledger"]
+    failed = sum(result.status == "FAIL" for result in expected)
+    unknown = sum(result.status == "UNKNOWN" for result in expected)
     status: Status
     if trust:
         status, note = "UNKNOWN", f"the run cannot be trusted: {_count(len(trust), 'reason')}"
-    elif failed:
-        status, note = "FAIL", f"{failed} of {_count(len(results), 'expectation')} did not hold"
+    elif failed or lost:
+        missed = [f"{failed} of {_count(len(expected), 'expectation')} did not hold"] if failed else []
+        status, note = "FAIL", "; ".join([*missed, *(["the ledger does not balance"] if lost else [])])
     elif unknown:
-        status, note = "UNKNOWN", f"{unknown} of {_count(len(results), 'expectation')} could not be measured"
-    elif results:
-        status, note = "PASS", f"{_count(len(results), 'expectation')} held"
+        status, note = "UNKNOWN", f"{unknown} of {_count(len(expected), 'expectation')} could not be measured"
+    elif expected:
+        status, note = "PASS", f"{_count(len(expected), 'expectation')} held"
     else:
         status, note = "PASS", "nothing was expected"
     return Verdict(status=status, results=results, trust=trust, note=note)

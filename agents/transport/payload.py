@@ -19,7 +19,7 @@ PAGES_BYTES = 64 << 20
 NOISE_BYTES = 8 << 20
 """Small enough to be made in no time and to stay in a processor's cache."""
 _STEP_BYTES = 64 << 10
-_STAMP = struct.Struct(">QII")
+_STAMP = struct.Struct(">QQ")
 
 
 class Pages:
@@ -66,13 +66,13 @@ def noise() -> _Noise:
     return _Noise()
 
 
-def verified(transfer: int, layer: int, chunk: int, size_bytes: int) -> tuple[bytes, int, int]:
+def verified(transfer: int, chunk: int, size_bytes: int) -> tuple[bytes, int, int]:
     """One chunk: a stamp of its own, where the noise behind it begins, and the checksum of both together.
 
-    A chunk shorter than the stamp is a part of it.
+    The same whenever it is sent. A chunk shorter than the stamp is a part of it.
     """
-    stamp = _STAMP.pack(transfer, layer, chunk)[:size_bytes]
-    start = (transfer * 2_654_435_761 + layer * 40_503 + chunk * 97) * 64 % NOISE_BYTES
+    stamp = _STAMP.pack(transfer, chunk)[:size_bytes]
+    start = (transfer * 2_654_435_761 + chunk * 97) * 64 % NOISE_BYTES
     digest = xxh3_64(stamp)
     for place, size in noise().ranges(start, size_bytes - len(stamp)):
         digest.update(noise().view[place : place + size])

@@ -1,171 +1,310 @@
-"""The receiving half: reads chunks, checks them, and says when a transfer is complete.
-
-A receiver wakes up for every super-packet unless told to wait for more, and inside User-Mode Linux a
-wake-up costs more than the bytes; so each socket's low-water mark is set to what is still to come, at
-most LOW_WATER_BYTES.
-"""
+"""The receiving half: makes room for transfers, checks what comes, and says when one is complete."""
 
 from __future__ import annotations
 
 import asyncio
-import mmap
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
-from xxhash import xxh3_64
 
-from agents.transport.frames import COMPLETE, HEADER_BYTES, REFUSED, Ack, FrameError, Header
+from agents import config
+from agents.timeouts import LATE, patience_s
+from agents.transport import frames
+from agents.transport.frames import Ack, Header
+from agents.transport.incoming import Incoming
+from agents.transport.pool import Pool, TooLargeError
 
-LOW_WATER_BYTES = 16 << 20
-SCRATCH_BYTES = 32 << 20
-CHECKED_BYTES = 1 << 20
-"""Verified bytes are read and checked by so many: a fresh page costs more than reading one that is there."""
+DAMAGED_COPIES = 3
+"""A chunk that came so often and was damaged each time is not asked for again."""
+_WEIGHT = 0.25
+"""Of the last look in the measured goodput, where that is less than before."""
+
+
+class ReceiverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How KV is received."""
+
+    pool_bytes: int = 1 << 42
+    decode_wait_ns: int = config.Timeouts().decode_wait_ns
+    tick_ns: int = 250_000_000
+    """How often `stalled` is called. One that comes much later than that finds fault with nobody else."""
+    flaws: tuple[config.Flaw, ...] = ()
+
+    @classmethod
+    def of(cls, settings: config.Config) -> ReceiverSettings:
+        """What an agent was told."""
+        return cls(
+            pool_bytes=settings.transport.receive_pool_bytes,
+            decode_wait_ns=settings.timeouts.decode_wait_ns,
+            tick_ns=settings.scheduling.interval_ns,
+            flaws=settings.flaws,
+        )
 
 
 class Arrival(msgspec.Struct):
-    """A transfer as the receiver sees it."""
+    """A transfer as the receiver sees it. All times are CLOCK_MONOTONIC."""
 
-    id: int
-    size_bytes: int
-    chunks: int
+    number: int
+    size_bytes: int = 0
+    """As announced; 0: nothing ever came of it."""
+    chunks: int = 0
     received_bytes: int = 0
     received_chunks: int = 0
     checksum_errors: int = 0
+    """Damaged copies of chunks that were refused."""
+    damaged_chunks: int = 0
+    """Chunks that were taken although they were damaged (`fail_open`)."""
+    moved_ns: int = 0
+    """When something new last came of it."""
     complete_ns: int = 0
+    granted: bool = False
+    entries: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Size in bytes and checksum of each chunk that is here."""
+    damaged: dict[int, int] = msgspec.field(default_factory=dict)
+    """How many damaged copies came of a chunk."""
+    sealed: int | None = None
+    """The digest of its seal, once that is here."""
 
 
 class Receiver:
-    """Listens for KV. `on_complete` gets each transfer whose every chunk is in and checked,
-    `on_refused` each one with a chunk whose checksum is wrong: such a transfer never completes.
+    """Listens for KV. `on_complete` gets each transfer whose every chunk is here, checked and sealed;
+    `on_dropped` each that will not be completed here, once, with the cause: also those of which nothing came.
+    `on_held` gets what the pool holds, in bytes, and for how many transfers, after each change.
+
+    A transfer has its room from when it is granted to `release`, or to when it is dropped.
     """
 
-    def __init__(self, on_complete: Callable[[Arrival], None], on_refused: Callable[[Arrival], None]) -> None:
-        self._on_complete, self._on_refused = on_complete, on_refused
+    def __init__(
+        self,
+        settings: ReceiverSettings,
+        on_complete: Callable[[Arrival], None],
+        on_dropped: Callable[[Arrival, str], None],
+        on_held: Callable[[int, int], None] = lambda _held_bytes, _count: None,
+    ) -> None:
+        self._settings = settings
+        self._on_complete, self._on_dropped = on_complete, on_dropped
+        self.pool = Pool(settings.pool_bytes, on_held)
         self._arrivals: dict[int, Arrival] = {}
-        self._refused: set[int] = set()
-        self.scratch = memoryview(mmap.mmap(-1, SCRATCH_BYTES))  # read into by verified chunks only
+        self._over: dict[int, Ack] = {}
+        """The last word on each transfer that is complete or dropped."""
+        self._offered_by: dict[int, Incoming] = {}
+        self._lanes: dict[tuple[int, int], Incoming] = {}
+        self._new_bytes = 0
+        self._looked_ns = 0
+        self._goodput_bps = 0.0
 
     def listen(self, address: tuple[str, int], congestion_control: str) -> socket.socket:
         """Accept connections on `address`; returns the listening socket.
 
-        They have the congestion control of their senders: dctcp needs it at both ends.
+        They have the congestion control of their senders: dctcp needs it at both ends. Answers are small, and
+        none may wait for the acknowledgement of the one before.
         """
         listener = socket.create_server(address, backlog=256)
         listener.setblocking(False)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
         return listener
 
     def _accept(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        connection.setblocking(False)
-        _Incoming(connection, self)
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            Incoming(connection, self)
 
-    def drop(self, transfer: int) -> None:
-        """Forget a transfer that will not be completed; chunks that still come are not counted."""
-        self._arrivals.pop(transfer, None)
-        self._refused.add(transfer)
+    async def reserve(self, number: int, size_bytes: int) -> bool:
+        """Set room aside for a transfer before it is offered, so that its offer is granted at once; False
+        when it was dropped first. TooLargeError when there can never be room.
+        """
+        return number not in self._over and await self.pool.wait(number, size_bytes)
 
-    def chunk(self, header: Header, *, intact: bool) -> Ack | None:
-        """Count one chunk; an acknowledgement when it decides the fate of its transfer."""
-        if header.transfer in self._refused:
+    def release(self, number: int) -> None:
+        """The KV of a complete transfer is not needed any more."""
+        self.pool.give_back(number)
+
+    def drop(self, number: int, cause: str) -> None:
+        """Forget a transfer, complete or not: its room is free, its sender told. Nothing happens to one that
+        was dropped before.
+        """
+        self._drop(number, cause, Ack(frames.GONE, number, code=frames.GIVEN_UP), tell=True)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is on its way here."""
+        return bool(self._arrivals)
+
+    def knows(self, number: int) -> bool:
+        """Whether a transfer is on its way here, or has room."""
+        return number in self._arrivals or self.pool.held(number) is not None
+
+    def forget(self) -> None:
+        """Whoever asked for all this is no more: drop what is left, and let numbers be used again."""
+        for number in list(self._arrivals):
+            self.drop(number, "the router is another one")
+        self._over.clear()
+
+    def fill(self, on: bool) -> None:
+        """As long as it is on, the pool counts as full."""
+        self.pool.shut(on)
+
+    def stalled(self, now_ns: int) -> list[Arrival]:
+        """Transfers that have their room and of which nothing new came for longer than what is missing can
+        take.
+        """
+        if now_ns - self._looked_ns > LATE * self._settings.tick_ns:
+            for arrival in self._arrivals.values():
+                arrival.moved_ns = now_ns
+        elif self._new_bytes and now_ns > self._looked_ns:
+            rate_bps = self._new_bytes * 8e9 / (now_ns - self._looked_ns)
+            weight = _WEIGHT if rate_bps < self._goodput_bps else 1.0
+            self._goodput_bps += weight * (rate_bps - self._goodput_bps)
+        self._new_bytes, self._looked_ns = 0, now_ns
+        if "no_timeouts" in self._settings.flaws:
+            return []
+        missing = sum(one.size_bytes - one.received_bytes for one in self._arrivals.values() if one.granted)
+        limit_s = patience_s(self._settings.decode_wait_ns / 1e9, missing, self._goodput_bps)
+        return [
+            one for one in self._arrivals.values() if one.granted and (now_ns - one.moved_ns) / 1e9 > limit_s
+        ]
+
+    def control(self, header: Header, incoming: Incoming) -> Ack | None:
+        """A frame without a chunk; an answer, if there is one yet."""
+        if header.kind == frames.HELLO:
+            self._hello(header, incoming)
             return None
-        arrival = self._arrivals.get(header.transfer)
-        if arrival is None:
-            arrival = Arrival(header.transfer, header.transfer_bytes, header.chunks)
-            self._arrivals[header.transfer] = arrival
-        if not intact:
-            arrival.checksum_errors += 1
-            self._refused.add(header.transfer)
-            del self._arrivals[header.transfer]
-            self._on_refused(arrival)
-            return Ack(REFUSED, arrival.id, arrival.size_bytes)
+        over = self._over.get(header.transfer)
+        if over is not None:
+            return over
+        match header.kind:
+            case frames.OFFER:
+                return self._offer(header, incoming)
+            case frames.SEAL:
+                return self._seal(header)
+            case _:
+                gone = Ack(frames.GONE, header.transfer, code=frames.GIVEN_UP)
+                self._drop(header.transfer, "its sender gave it up", gone)
+                return gone
+
+    def chunk(self, header: Header, *, intact: bool) -> Ack:
+        """Count one chunk, unless it was counted before."""
+        number, chunk = header.transfer, header.chunk
+        over = self._over.get(number)
+        if over is not None:
+            return over
+        arrival = self._arrivals.get(number)
+        if arrival is None or not arrival.granted:
+            return Ack(frames.GONE, number, code=frames.UNKNOWN)
+        if (header.transfer_bytes, header.chunks) != (
+            arrival.size_bytes,
+            arrival.chunks,
+        ) or chunk >= header.chunks:
+            return self._refuse(number, frames.MISMATCH, "a chunk is not what was announced")
+        if chunk in arrival.entries:
+            return Ack(frames.GOT, number, chunk)
+        if not intact and "fail_open" not in self._settings.flaws:
+            return self._damaged(arrival, chunk)
+        arrival.damaged_chunks += not intact
+        arrival.entries[chunk] = (header.size_bytes, header.checksum)
         arrival.received_chunks += 1
         arrival.received_bytes += header.size_bytes
-        if arrival.received_bytes < arrival.size_bytes:
+        arrival.moved_ns = time.monotonic_ns()
+        self._new_bytes += header.size_bytes
+        return self._end_if_whole(arrival) or Ack(frames.GOT, number, chunk)
+
+    def closed(self, incoming: Incoming) -> None:
+        """A connection is gone."""
+        for key in [key for key, one in self._lanes.items() if one is incoming]:
+            del self._lanes[key]
+        for number in [number for number, one in self._offered_by.items() if one is incoming]:
+            del self._offered_by[number]
+
+    def _hello(self, header: Header, incoming: Incoming) -> None:
+        """A sender has opened a lane; whatever it had in its place before is over, known or not."""
+        lane = (header.transfer, header.layer)
+        before = self._lanes.get(lane)
+        if before is not None:
+            before.close()
+        self._lanes[lane] = incoming
+
+    def _offer(self, header: Header, incoming: Incoming) -> Ack | None:
+        number = header.transfer
+        arrival = self._arrivals.get(number)
+        if arrival is not None and arrival.granted:
+            return Ack(frames.GRANTED, number)
+        self._offered_by[number] = incoming
+        if arrival is not None:
             return None
-        del self._arrivals[header.transfer]
+        self._arrivals[number] = Arrival(number, header.transfer_bytes, header.chunks)
+        aside_bytes = self.pool.held(number)
+        if aside_bytes is not None and aside_bytes < header.transfer_bytes:
+            self.pool.give_back(number)
+        try:
+            self.pool.ask(number, header.transfer_bytes, partial(self._grant, number))
+        except TooLargeError as error:
+            return self._refuse(number, frames.TOO_LARGE, str(error))
+        return None
+
+    def _grant(self, number: int, has_room: bool) -> None:
+        arrival = self._arrivals.get(number)
+        if arrival is None or not has_room:
+            return
+        arrival.granted, arrival.moved_ns = True, time.monotonic_ns()
+        incoming = self._offered_by.get(number)
+        if incoming is not None:
+            incoming.answer(Ack(frames.GRANTED, number))
+
+    def _seal(self, header: Header) -> Ack | None:
+        number = header.transfer
+        arrival = self._arrivals.get(number)
+        if arrival is None or not arrival.granted:
+            return Ack(frames.GONE, number, code=frames.UNKNOWN)
+        if (header.transfer_bytes, header.chunks) != (arrival.size_bytes, arrival.chunks):
+            return self._refuse(number, frames.MISMATCH, "its seal is not what was announced")
+        arrival.sealed = header.checksum
+        return self._end_if_whole(arrival)
+
+    def _end_if_whole(self, arrival: Arrival) -> Ack | None:
+        if arrival.received_chunks < arrival.chunks or arrival.sealed is None:
+            return None
+        entries = ((chunk, *arrival.entries[chunk]) for chunk in range(arrival.chunks))
+        if arrival.received_bytes != arrival.size_bytes or frames.digest(entries) != arrival.sealed:
+            return self._refuse(arrival.number, frames.MISMATCH, "its seal does not agree with what came")
+        self._forget(arrival.number)
+        ack = self._over[arrival.number] = Ack(frames.COMPLETE, arrival.number)
         arrival.complete_ns = time.monotonic_ns()
         self._on_complete(arrival)
-        return Ack(COMPLETE, arrival.id, arrival.size_bytes)
+        return ack
 
+    def _damaged(self, arrival: Arrival, chunk: int) -> Ack:
+        arrival.checksum_errors += 1
+        arrival.damaged[chunk] = arrival.damaged.get(chunk, 0) + 1
+        if arrival.damaged[chunk] >= DAMAGED_COPIES:
+            cause = f"a chunk arrived with a wrong checksum {DAMAGED_COPIES} times"
+            return self._refuse(arrival.number, frames.DAMAGED, cause)
+        return Ack(frames.BAD, arrival.number, chunk)
 
-class _Incoming:
-    """One connection: header, chunk, header, chunk, ..."""
+    def _refuse(self, number: int, code: int, cause: str) -> Ack:
+        ack = Ack(frames.REFUSED, number, code=code)
+        self._drop(number, cause, ack)
+        return ack
 
-    def __init__(self, connection: socket.socket, receiver: Receiver) -> None:
-        self._socket, self._receiver = connection, receiver
-        self._head = bytearray(HEADER_BYTES)
-        self._have = 0
-        self._header: Header | None = None
-        self._sum = xxh3_64()
-        self._low_water = 1
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(connection, self._readable)
-        self._wait_for(HEADER_BYTES)
-
-    def _wait_for(self, size: int) -> None:
-        """Sleep until this much is there: never more than is still to come, or the sender waits for us."""
-        if size != self._low_water:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
-            self._low_water = size
-
-    def _readable(self) -> None:
-        try:
-            if self._header is None:
-                self._read_header()
-            else:
-                self._read_body()
-        except BlockingIOError:
-            pass
-        except (OSError, FrameError):
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
-
-    def _read_header(self) -> None:
-        """Take what is there of a header. Its chunk is seldom there as well, so nobody looks before it is."""
-        got = self._socket.recv_into(memoryview(self._head)[self._have :])
-        if not got:
-            raise ConnectionResetError
-        self._have += got
-        if self._have < HEADER_BYTES:
-            self._wait_for(HEADER_BYTES - self._have)
+    def _drop(self, number: int, cause: str, word: Ack, *, tell: bool = False) -> None:
+        over = self._over.get(number)
+        if (over is not None and over.kind == frames.COMPLETE) or "no_lease" not in self._settings.flaws:
+            self.pool.give_back(number)
+        if over is not None:
             return
-        self._header, self._have = Header.unpack(self._head), 0
-        self._sum.reset()
-        self._wait_for(min(self._header.size_bytes, LOW_WATER_BYTES))
+        self._over[number] = word
+        arrival = self._arrivals.get(number) or Arrival(number)
+        incoming = self._forget(number)
+        if tell and incoming is not None:
+            incoming.answer(word)
+        self._on_dropped(arrival, cause)
 
-    def _read_body(self) -> None:
-        """Take what is there of a chunk, then wait for no more than its rest."""
-        assert self._header is not None
-        left = self._header.size_bytes - self._have
-        got = most = 0
-        with suppress(BlockingIOError):
-            while left and got == most:
-                if self._header.verified:
-                    most = min(left, CHECKED_BYTES)
-                    got = self._socket.recv_into(self._receiver.scratch, most)
-                    self._sum.update(self._receiver.scratch[:got])
-                else:  # the kernel drops the bytes instead of copying them
-                    most = min(left, SCRATCH_BYTES)
-                    got = self._socket.recv_into(self._receiver.scratch, most, socket.MSG_TRUNC)
-                if not got:
-                    raise ConnectionResetError
-                self._have += got
-                left -= got
-        if left:
-            self._wait_for(min(left, LOW_WATER_BYTES))
-        else:
-            self._end_chunk()
-
-    def _end_chunk(self) -> None:
-        header, self._header, self._have = self._header, None, 0
-        assert header is not None
-        intact = not header.verified or self._sum.intdigest() == header.checksum
-        self._wait_for(HEADER_BYTES)
-        ack = self._receiver.chunk(header, intact=intact)
-        if ack is not None:
-            self._socket.send(ack.pack())
+    def _forget(self, number: int) -> Incoming | None:
+        """Forget a transfer that is over; the connection that offered it, if that still stands."""
+        self._arrivals.pop(number, None)
+        return self._offered_by.pop(number, None)

@@ -1,41 +1,30 @@
-"""The sending half: a pool of connections per receiver, chunks given out as they are produced."""
+"""The sending half: transfers to any number of receivers, over a few connections each that are opened anew.
+
+A transfer is offered at once, so that the receiver can say when it has room; its chunks follow as they are
+produced. What a broken connection did not bring over is sent again by another one.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
 import time
-from collections import deque
 from collections.abc import Callable
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
-from agents.transport import payload, tcp_info
-from agents.transport.frames import ACK_BYTES, HEADER_BYTES, REFUSED, Ack, FrameError, Header
+from agents.timeouts import LATE
+from agents.transport.lanes import Route
+from agents.transport.peers import Peer, SenderSettings
+from agents.transport.tcp_info import TcpInfo
+from agents.transport.transfers import Chunk, Transfer, TransferError
 
-
-class Transfer(msgspec.Struct):
-    """One request's KV on its way to one receiver."""
-
-    id: int
-    peer: str
-    size_bytes: int
-    chunks: int
-    started_ns: int = 0
-    next_chunk: int = 0
-    over: asyncio.Future[None] = msgspec.field(default_factory=asyncio.Future)
-    """Done when the receiver has acknowledged everything; fails with a TransferError."""
-
-
-class TransferError(Exception):
-    """A transfer that did not arrive: its connection broke, or the receiver refused it."""
+__all__ = ["Sender", "SenderSettings", "Signals", "Transfer", "TransferError"]
 
 
 class Signals(msgspec.Struct, frozen=True):
     """What the connections of one sender say of the path; the counters run since the start.
 
-    `backlog_bytes`: handed over for sending and not yet acknowledged by the receiver's TCP.
+    `backlog_bytes`: produced for sending and not yet acknowledged by the receiver's TCP.
     `rtt_s`: mean smoothed RTT of the active connections, 0 without any; `min_rtt_s`: smallest ever seen.
     """
 
@@ -47,220 +36,158 @@ class Signals(msgspec.Struct, frozen=True):
     active: int
 
 
-_Part = memoryview | tuple[int, int, int]
-"""What waits to be sent: bytes, or (descriptor, start, size) of pages."""
-
-
-class _Connection:
-    """One TCP connection and the chunks that wait for it."""
-
-    def __init__(
-        self, connection: socket.socket, on_ack: Callable[[Ack], None], on_break: Callable[[], None]
-    ) -> None:
-        self.socket = connection
-        self.pushed_bytes = 0
-        self.acked_bytes = 0
-        self.retrans_bytes = 0
-        self.transfers: set[int] = set()
-        self._on_ack, self._on_break = on_ack, on_break
-        self._parts: deque[_Part] = deque()
-        self._writing = False
-        self._ack = b""
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(connection, self._readable)
-
-    def push(self, header: Header) -> None:
-        """Queue one chunk behind what waits already, and send what the socket takes."""
-        pages, start, stamp = payload.zeros(), 0, b""
-        if header.verified:
-            pages = payload.noise()
-            stamp, start, checksum = payload.verified(
-                header.transfer, header.layer, header.chunk, header.size_bytes
-            )
-            header = msgspec.structs.replace(header, checksum=checksum)
-        self._parts.append(memoryview(header.pack() + stamp))
-        ranges = pages.ranges(start, header.size_bytes - len(stamp))
-        self._parts.extend((pages.descriptor, place, size) for place, size in ranges)
-        self.pushed_bytes += HEADER_BYTES + header.size_bytes
-        if not self._writing:
-            self._pump()
-
-    def _pump(self) -> None:
-        """Send until the socket is full or nothing is left."""
-        try:
-            while self._parts:
-                if not self._send(self._parts[0]):
-                    break
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.close()
-            self._on_break()
-            return
-        waiting = bool(self._parts)
-        if waiting and not self._writing:
-            self._loop.add_writer(self.socket, self._pump)
-        elif self._writing and not waiting:
-            self._loop.remove_writer(self.socket)
-        self._writing = waiting
-
-    def _send(self, part: _Part) -> bool:
-        """Send of the first part what fits; whether all of it went."""
-        rest: _Part
-        if isinstance(part, memoryview):
-            more = socket.MSG_MORE if len(self._parts) > 1 else 0
-            sent = self.socket.send(part, more)
-            rest, whole = part[sent:], sent == len(part)
-        else:
-            descriptor, start, size = part
-            sent = os.sendfile(self.socket.fileno(), descriptor, start, size)
-            rest, whole = (descriptor, start + sent, size - sent), sent == size
-        if whole:
-            self._parts.popleft()
-        else:
-            self._parts[0] = rest
-        return whole
-
-    def _readable(self) -> None:
-        try:
-            data = self.socket.recv(64 * ACK_BYTES)
-            if not data:
-                raise ConnectionResetError
-            self._ack += data
-            while len(self._ack) >= ACK_BYTES:
-                ack, self._ack = Ack.unpack(self._ack[:ACK_BYTES]), self._ack[ACK_BYTES:]
-                self._on_ack(ack)
-        except BlockingIOError:
-            pass
-        except (OSError, FrameError):
-            self.close()
-            self._on_break()
-
-    def sample(self) -> tcp_info.TcpInfo | None:
-        """Read TCP_INFO unless nothing has moved since everything was acknowledged."""
-        if self.acked_bytes >= self.pushed_bytes:
-            return None
-        info = tcp_info.read(self.socket)
-        self.acked_bytes, self.retrans_bytes = info.bytes_acked, info.bytes_retrans
-        return info
-
-    def close(self) -> None:
-        """Stop watching and close."""
-        self._loop.remove_reader(self.socket)
-        self._loop.remove_writer(self.socket)
-        self.socket.close()
-
-
 class Sender:
-    """Sends KV to any number of receivers over `connections` TCP connections each."""
+    """Sends KV. `on_connection(peer, opened, sockets, cause)` is called when a connection opened, or broke,
+    or could not be opened (once for the same cause in a row); `sockets`: how many stand now, to all peers.
+    """
 
     def __init__(
-        self, *, connections: int, chunk_bytes: int, verified: bool, congestion_control: str
+        self,
+        settings: SenderSettings,
+        on_connection: Callable[[str, bool, int, str], None] = lambda *_what: None,
     ) -> None:
-        self._connections, self._chunk_bytes, self._verified = connections, chunk_bytes, verified
-        self._congestion_control = congestion_control
-        self._pools: dict[str, list[_Connection]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._settings, self._on_connection = settings, on_connection
+        self._peers: dict[str, Peer] = {}
         self._transfers: dict[int, Transfer] = {}
-        self._closed_acked_bytes = self._closed_retrans_bytes = 0
+        self._to_damage = 0
+        self._order = 0
         self._min_rtt_s = 0.0
+        self._infos: list[TcpInfo] | None = None
+        self._ticked_ns = 0
 
-    async def connect(self, peer: str, address: tuple[str, int]) -> None:
-        """Have a full pool to `peer`; OSError when it cannot be reached."""
-        async with self._locks.setdefault(peer, asyncio.Lock()):
-            pool = self._pools.setdefault(peer, [])
-            while len(pool) < self._connections:
-                pool.append(await self._open(peer, address))
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to `tick` for."""
+        return any(peer.active for peer in self._peers.values())
 
-    async def _open(self, peer: str, address: tuple[str, int]) -> _Connection:
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            connection.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion_control.encode()
-            )
-            connection.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(connection, address)
-        except OSError:
-            connection.close()
-            raise
-        opened = _Connection(connection, self._acknowledged, lambda: self._broken(peer, opened))
-        return opened
+    def goodput_bps(self, peer: str) -> float:
+        """What all connections to a peer got through together, of late; 0: nothing was measured yet."""
+        return self._peers[peer].goodput_bps
 
-    def begin(self, transfer: int, peer: str, sizes: list[int]) -> Transfer:
-        """Announce a transfer whose groups of layers will have these sizes, in bytes."""
-        chunks = sum(-(-size // self._chunk_bytes) for size in sizes)
-        begun = Transfer(transfer, peer, sum(sizes), chunks)
-        self._transfers[transfer] = begun
-        return begun
-
-    def push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
-        """Hand over what is finished up to `layer`; each chunk goes where the least waits to be sent."""
-        if not transfer.started_ns:
-            transfer.started_ns = time.monotonic_ns()
-        left = size_bytes
-        while left and not transfer.over.done():
-            size = min(left, self._chunk_bytes)
-            left -= size
-            pool = self._pools[transfer.peer]
-            if not pool:
-                self._fail(transfer, f"connection to {transfer.peer} broke")
-                return
-            connection = min(pool, key=lambda one: one.pushed_bytes - one.acked_bytes)
-            connection.transfers.add(transfer.id)
-            chunk = transfer.next_chunk
-            transfer.next_chunk += 1
-            connection.push(
-                Header(
-                    self._verified, transfer.id, transfer.size_bytes, layer, chunk, transfer.chunks, size, 0
-                )
-            )
-
-    def signals(self) -> Signals:
-        """Sample every connection that has moved since the last call."""
-        backlog_bytes, rtts = 0, []
-        everyone = [one for peer in sorted(self._pools) for one in self._pools[peer]]
-        for connection in everyone:
-            info = connection.sample()
-            if info is None:
-                continue
-            backlog_bytes += max(0, connection.pushed_bytes - info.bytes_acked)
-            rtts.append(info.rtt_s)
-            if info.min_rtt_s and (not self._min_rtt_s or info.min_rtt_s < self._min_rtt_s):
-                self._min_rtt_s = info.min_rtt_s
-        return Signals(
-            acked_bytes=self._closed_acked_bytes + sum(one.acked_bytes for one in everyone),
-            retrans_bytes=self._closed_retrans_bytes + sum(one.retrans_bytes for one in everyone),
-            backlog_bytes=backlog_bytes,
-            rtt_s=sum(rtts) / len(rtts) if rtts else 0.0,
-            min_rtt_s=self._min_rtt_s,
-            active=len(rtts),
+    def add_peer(
+        self, name: str, address: tuple[str, int], *, congestion_control: str, pacing_bps: int = 0
+    ) -> None:
+        """Say where a receiver listens, and how its connections are to send: at most `pacing_bps` each (0: no
+        limit). Nothing is opened yet.
+        """
+        route = Route(
+            address=address,
+            congestion_control=congestion_control,
+            pacing_bps=pacing_bps,
+            sender=xxh3_64_intdigest(self._settings.name.encode()),
+            probe_ns=self._settings.probe_ns,
+            probe_max_ns=self._settings.probe_max_ns,
+        )
+        self._peers[name] = Peer(
+            self._settings,
+            route,
+            name,
+            on_over=self._over,
+            on_connection=self._connection,
+            damage=self._damage,
         )
 
-    def _acknowledged(self, ack: Ack) -> None:
-        transfer = self._transfers.get(ack.transfer)
-        if transfer is None:
+    async def connect(self, peer: str) -> None:
+        """Open all connections to a peer before they are needed; those that fail are opened when they are."""
+        await self._peers[peer].connect()
+
+    def begin(self, number: int, peer: str, sizes: list[int], *, priority: float = 0.0) -> Transfer:
+        """Offer a transfer whose groups of layers will have these sizes, in bytes."""
+        chunk_bytes = self._settings.chunk_bytes
+        chunks = sum(-(-size // chunk_bytes) for size in sizes)
+        now_ns = time.monotonic_ns()
+        transfer = Transfer(
+            number,
+            peer,
+            sum(sizes),
+            chunks,
+            priority=priority,
+            started_ns=now_ns,
+            moved_ns=now_ns,
+            to_send=chunks,
+        )
+        self._transfers[number] = transfer
+        self._peers[peer].begin(transfer)
+        return transfer
+
+    def push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
+        """Hand over what is finished up to `layer`. When the transfer is over, nothing is taken any more."""
+        if transfer.over.done():
             return
-        if ack.status == REFUSED:
-            self._fail(transfer, f"{transfer.peer} refused a chunk: wrong checksum")
-        else:
-            self._end(transfer)
+        if not transfer.produced_bytes:
+            transfer.started_ns = time.monotonic_ns()
+        peer = self._peers[transfer.peer]
+        left = size_bytes
+        while left:
+            size = min(left, self._settings.chunk_bytes)
+            left -= size
+            self._order += 1
+            peer.push(Chunk(transfer, layer, transfer.made, size, self._order))
+            transfer.made += 1
+        transfer.produced_bytes += size_bytes
+        peer.flush()
+
+    def drop(self, number: int, cause: str) -> None:
+        """Give a transfer up: what waits is forgotten, the receiver is told, `over` fails with the cause."""
+        transfer = self._transfers.get(number)
+        if transfer is not None:
+            self._peers[transfer.peer].end(transfer, cause, tell=True)
+
+    def corrupt(self, chunks: int) -> None:
+        """Turn one bit over in each of the next chunks, after they were summed up (verified payload only)."""
+        self._to_damage = chunks
+
+    def tick(self, now_ns: int) -> None:
+        """Look what has moved, and give up what has not: connections, then transfers. `now_ns` is
+        CLOCK_MONOTONIC. To be called every control interval while there is anything `active`.
+        """
+        self._sample(now_ns)
+        late = now_ns - self._ticked_ns > LATE * self._settings.tick_ns
+        self._ticked_ns = now_ns
+        for peer in self._peers.values():
+            if late:
+                peer.excuse(now_ns)
+            peer.judge(now_ns)
+
+    def signals(self) -> Signals:
+        """What the connections say: as `tick` has just read it, or read now if there was none."""
+        if self._infos is None:
+            self._sample(time.monotonic_ns())
+        infos, self._infos = self._infos or [], None
+        lanes = [lane for peer in self._peers.values() for lane in peer.lanes]
+        for info in infos:
+            if info.min_rtt_s and (not self._min_rtt_s or info.min_rtt_s < self._min_rtt_s):
+                self._min_rtt_s = info.min_rtt_s
+        produced = sum(peer.unacked_bytes for peer in self._peers.values())
+        waiting = produced - sum(lane.carried_bytes for lane in lanes)
+        return Signals(
+            acked_bytes=sum(lane.closed_acked_bytes + lane.acked_bytes for lane in lanes),
+            retrans_bytes=sum(lane.closed_retrans_bytes + lane.retrans_bytes for lane in lanes),
+            backlog_bytes=waiting + sum(max(0, lane.pushed_bytes - lane.acked_bytes) for lane in lanes),
+            rtt_s=sum(info.rtt_s for info in infos) / len(infos) if infos else 0.0,
+            min_rtt_s=self._min_rtt_s,
+            active=len(infos),
+        )
+
+    def _sample(self, now_ns: int) -> None:
+        self._infos = [info for peer in self._peers.values() for info in peer.sample(now_ns)]
+
+    def _over(self, transfer: Transfer, cause: str | None) -> None:
+        self._transfers.pop(transfer.number, None)
+        if transfer.over.done():
+            return
+        if cause is None:
             transfer.over.set_result(None)
-
-    def _broken(self, peer: str, connection: _Connection) -> None:
-        pool = self._pools[peer]
-        if connection in pool:
-            pool.remove(connection)
-            self._closed_acked_bytes += connection.acked_bytes
-            self._closed_retrans_bytes += connection.retrans_bytes
-        for number in sorted(connection.transfers):
-            self._fail(self._transfers[number], f"connection to {peer} broke")
-
-    def _fail(self, transfer: Transfer, cause: str) -> None:
-        self._end(transfer)
-        if not transfer.over.done():
+        else:
             transfer.over.set_exception(TransferError(cause))
 
-    def _end(self, transfer: Transfer) -> None:
-        self._transfers.pop(transfer.id, None)
-        for connection in self._pools.get(transfer.peer, []):
-            connection.transfers.discard(transfer.id)
+    def _connection(self, peer: str, opened: bool, cause: str) -> None:
+        sockets = sum(one.sockets for one in self._peers.values())
+        self._on_connection(peer, opened, sockets, cause)
+
+    def _damage(self) -> bool:
+        """Whether the chunk that goes out now is one to damage."""
+        if not self._to_damage:
+            return False
+        self._to_damage -= 1
+        return True

@@ -18,6 +18,8 @@ class TcpInfo(msgspec.Struct, frozen=True):
     min_rtt_s: float
     bytes_acked: int
     bytes_retrans: int
+    busy_s: float
+    """How long the connection has had something to send, or to be acknowledged."""
 
 
 def read(connection: socket.socket) -> TcpInfo:
@@ -26,6 +28,8 @@ def read(connection: socket.socket) -> TcpInfo:
     (rtt_us,) = struct.unpack_from("=I", raw, 68)
     (bytes_acked,) = struct.unpack_from("=Q", raw, 120)
     (min_rtt_us,) = struct.unpack_from("=I", raw, 148)
+    (busy_us,) = struct.unpack_from("=Q", raw, 168)
     (bytes_retrans,) = struct.unpack_from("=Q", raw, 208)
     known = min_rtt_us not in (0, _UNSET_MIN_RTT)
-    return TcpInfo(rtt_us / 1e6, min_rtt_us / 1e6 if known else 0.0, bytes_acked, bytes_retrans)
+    min_rtt_s = min_rtt_us / 1e6 if known else 0.0
+    return TcpInfo(rtt_us / 1e6, min_rtt_s, bytes_acked, bytes_retrans, busy_us / 1e6)

@@ -26,7 +26,8 @@ from testbed.command import run_command
 from testbed.errors import Problem, RunError, ScenarioError
 from testbed.paper import models, scenarios, table6, wan
 from testbed.paper.printed import LINKS_GBPS, TABLE_6, THRESHOLD_TOKENS
-from testbed.paper.runs import Done, Wanted, newest, run_all
+from testbed.paper.runs import Done, newest, run_all
+from testbed.runs import Wanted
 
 app = typer.Typer(add_completion=False, help=__doc__)
 SCENARIOS: Final = Path("scenarios/paper")
@@ -176,7 +177,7 @@ def _holds(row: wan.Row) -> str:
 
 
 def _run(wanted: Sequence[Wanted], out: Path, jobs: int, *, again: bool) -> dict[str, Done]:
-    """Run them all, or take what they left the last time.
+    """Run them all, or take what they left the last time; in the order of `wanted`.
 
     One that cannot be trusted has no numbers, and ends the command.
 
@@ -197,7 +198,7 @@ def _run(wanted: Sequence[Wanted], out: Path, jobs: int, *, again: bool) -> dict
             )
     if problems := [_distrust(one) for one in done.values() if one.verdict.status == "UNKNOWN"]:
         raise RunError(*problems)
-    return done
+    return {one.name: done[one.name] for one in wanted}
 
 
 def _distrust(done: Done) -> Problem:

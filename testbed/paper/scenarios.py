@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from testbed.paper.runs import Done, Wanted
+from testbed.paper.runs import Done
+from testbed.runs import Wanted
 from testbed.verdict import Status
 
 CONTROLS: Final = {

@@ -16,7 +16,7 @@ from agents.model import best_allocation, best_threshold, capacity
 from testbed import measure
 from testbed.metrics import METRICS
 from testbed.paper.printed import LENGTHS, LINKS_GBPS, OUTPUT_TOKENS, TABLE_6, THRESHOLD_TOKENS
-from testbed.paper.runs import Wanted
+from testbed.runs import Wanted
 from testbed.scenario.workload import LognormalWorkload
 from testbed.workload import probabilities
 from testbed.workload.draws import quantile_tokens

@@ -9,7 +9,7 @@ import polars as pl
 
 from testbed.plan import Plan
 from testbed.readable import quantity
-from testbed.report import signals
+from testbed.report import failures, signals
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
 
@@ -56,7 +56,15 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
             "waiting for a prefill instance, and held by decode",
             (_prefill_queues(tables, axis), _decode_held(tables, axis)),
         ),
+        *_failures(tables, axis),
     )
+
+
+def _failures(tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
+    """Nothing where no agent noted anything."""
+    found = failures.charts(tables, axis)
+    remark = "what was done to agents, whom the router gave up, what KV held in memory and in sockets"
+    return (Figure("Faults, pools and connections", remark, found),) if found else ()
 
 
 def _forward(tables: Tables) -> pl.DataFrame:

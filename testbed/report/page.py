@@ -14,7 +14,7 @@ from testbed import record
 from testbed.audit import Finding
 from testbed.plan import Expectation, Plan
 from testbed.readable import number, quantity
-from testbed.report import captures, charts, proof, provenance, signals, svg, tables
+from testbed.report import captures, charts, failures, proof, provenance, signals, svg, tables
 from testbed.report.markup import Markup, element, joined
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
@@ -289,7 +289,7 @@ def _alt(chart: Chart) -> str:
 
 
 def _details(plan: Plan, record_tables: Tables) -> Markup:
-    lost = tables.endings(record_tables)
+    lost, failed = tables.endings(record_tables), failures.happened(record_tables)
     return joined(
         _section(
             "Requests",
@@ -298,6 +298,7 @@ def _details(plan: Plan, record_tables: Tables) -> Markup:
             element("h3", "The slowest to their first token"),
             tables.slowest(record_tables),
         ),
+        _section("Failures", failed) if failed else None,
         _section(
             "Decisions",
             element("h3", "Moves of the threshold and of roles"),
@@ -308,6 +309,8 @@ def _details(plan: Plan, record_tables: Tables) -> Markup:
             "Network",
             element("h3", "Transfers"),
             tables.transfers(record_tables),
+            element("h3", "Ledger of KV"),
+            failures.balance(record_tables),
             element("h3", "The link as asked and as read back"),
             provenance.link(plan, record_tables),
             _folded("TCP connections", tables.connections(record_tables)),

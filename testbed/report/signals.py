@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import polars as pl
@@ -32,7 +32,7 @@ def time_axis(plan: Plan, tables: Tables) -> TimeAxis:
         from_s=0.0,
         to_s=to_s,
         events=tuple((t_s, name) for t_s, name in recorded.iter_rows() if 0 <= t_s <= to_s),
-        shaded=trouble(plan, to_s),
+        shaded=merged([*trouble(plan, to_s), *fault_spans(tables["faults"])], to_s),
     )
 
 
@@ -52,13 +52,23 @@ def trouble(plan: Plan, end_s: float) -> tuple[tuple[float, float], ...]:
                 since = t_s
         if since is not None:
             spans.append((since, end_s))
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+    return merged(spans, end_s)
+
+
+def fault_spans(faults: pl.DataFrame) -> list[tuple[float, float | None]]:
+    """When each fault began and ended, if it did; those that take no time are left out."""
+    return faults.filter(pl.col("fault") != "corrupt").select("t_s", "end_s").rows()
+
+
+def merged(spans: Sequence[tuple[float, float | None]], end_s: float) -> tuple[tuple[float, float], ...]:
+    """Spans that overlap as one, none of them beyond the end; what did not end lasts to it."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted((start, end_s if end is None else end) for start, end in spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
-            merged.append((start, end))
-    return tuple((start, min(end, end_s)) for start, end in merged if start < end_s)
+            found.append((start, end))
+    return tuple((start, min(end, end_s)) for start, end in found if start < end_s)
 
 
 def samples(table: pl.DataFrame, column: str, scale: float = 1.0, until_s: float = math.inf) -> Points:
@@ -92,6 +102,20 @@ def _binned(table: pl.DataFrame, value: pl.Expr, width_s: float) -> Points:
         .sort("bin")
     )
     return [(number + 1) * width_s for number in bins["bin"].to_list()], bins["value"].to_list()
+
+
+def total(pools: pl.DataFrame, pool: str, scale: float) -> Points:
+    """What all pools of a kind hold together, after each change of one of them."""
+    held: dict[str, int] = {}
+    times_s: list[float] = []
+    sums: list[float | None] = []
+    chosen = pools.filter(pl.col("pool") == pool).select("t_s", "instance", "held_bytes")
+    for t_s, instance, held_bytes in chosen.iter_rows():
+        held[instance] = held_bytes
+        times_s.append(t_s)
+        sums.append(sum(held.values()) * scale)
+    every = max(1, -(-len(sums) // MOST_POINTS))
+    return times_s[::-1][::every][::-1], sums[::-1][::every][::-1]
 
 
 def retransmitted(tcp: pl.DataFrame, use: str) -> pl.DataFrame:
@@ -133,7 +157,7 @@ def percentile(share: float) -> Callable[[list[float]], float]:
     return of
 
 
-def in_state(spans: list[tuple[float | None, float | None]], until_s: float) -> Points:
+def in_state(spans: Sequence[tuple[float | None, float | None]], until_s: float) -> Points:
     """How many of the spans are open at each moment; an unknown end is open for ever."""
     changes: dict[float, int] = {0.0: 0}
     for start, end in spans:

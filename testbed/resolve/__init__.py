@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agents.config import Transport
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
 from testbed.resolve.captures import resolve_captures
 from testbed.resolve.events import resolve_events
 from testbed.resolve.expectations import resolve_expectations
+from testbed.resolve.fault_draws import with_drawn
+from testbed.resolve.faults import resolve_faults
 from testbed.resolve.findings import Findings
 from testbed.resolve.link import resolve_link
 from testbed.resolve.system import (
@@ -27,9 +28,10 @@ from testbed.resolve.system import (
     resolve_cache,
     resolve_hosts,
     resolve_policy,
+    resolve_transport,
 )
 from testbed.resolve.traffic import resolve_bursts, resolve_microbursts, resolve_tenants
-from testbed.resolve.workload import TRACES_VARIABLE, resolve_bulk, resolve_load
+from testbed.resolve.workload import TRACES_VARIABLE, resolve_bulk, resolve_load, without_idle
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import MIN_SCALE, Scenario
 
@@ -74,8 +76,11 @@ def resolve(
     check_sections(scenario, findings)
     _check_sampling(scenario, findings)
     hosts = resolve_hosts(scenario, findings)
-    link = resolve_link(scenario, scale, seed, base_dir, findings)
     requests = resolve_load(scenario, seed, traces or base_dir, max_input_tokens(scenario), findings)
+    scenario = with_drawn(scenario, seed, hosts, requests, findings)
+    requests = without_idle(requests, scenario, findings)
+    link = resolve_link(scenario, scale, seed, base_dir, findings)
+    agents = resolve_agents(scenario, hosts, 4 * link.need_bytes, findings)
     tenants = sorted({request.tenant for request in requests.requests}) if requests else []
     plan = Plan(
         version=PLAN_VERSION,
@@ -100,18 +105,15 @@ def resolve(
         tenants=resolve_tenants(scenario, scale, seed, hosts, findings),
         microbursts=resolve_microbursts(scenario, scale, hosts, findings),
         captures=resolve_captures(scenario, hosts, findings),
+        faults=resolve_faults(scenario, agents, findings),
         events=resolve_events(scenario, seed, findings),
         requests=requests.requests if requests else (),
         bulk=resolve_bulk(scenario, scale, hosts, findings),
-        agents=resolve_agents(scenario, hosts, 4 * link.need_bytes, findings),
-        transport=Transport(
-            payload=scenario.transport.payload,
-            connections=scenario.transport.connections,
-            chunk_bytes=scenario.transport.chunk,
-            layer_group=scenario.transport.layer_group,
-            congestion_control=scenario.transport.congestion_control,
-            compression=scenario.transport.compression or "",
-        ),
+        agents=agents,
+        transport=resolve_transport(scenario, scale, link.initial["a_to_b"].rate_bps),
+        timeouts=scenario.timeouts.resolved(),
+        failures=scenario.failures.resolved(),
+        flaws=scenario.flaws,
         cache=resolve_cache(scenario, findings),
         policy=resolve_policy(scenario, scale, requests, findings),
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from testbed.plan import DIRECTIONS, Event
 from testbed.resolve.describe import describe
 from testbed.resolve.findings import Findings
 from testbed.resolve.patterns import draw_outage, drawn_outage
+from testbed.scenario.faults import FaultEntry, FaultKind, IdleEntry
 from testbed.scenario.link import Noise
 from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
@@ -29,6 +31,17 @@ from testbed.scenario.timeline import (
 )
 from testbed.scenario.workload import BulkWorkload
 from testbed.units import format_duration_ns, format_rate_bps, format_size_bytes
+
+FAULTS: Final[dict[FaultKind, tuple[str, str]]] = {
+    "kill": ("{target} dies", ""),
+    "restart": ("{target} dies, and is started again {length} later", "{target} is started again"),
+    "pause": ("{target} stands still for {length}", "{target} goes on"),
+    "slow": ("{target} is {amount:g} times slower for {length}", "{target} is as fast as before"),
+    "corrupt": ("{target} sends {amount:g} chunks with a bit turned over", ""),
+    "fill": ("{target} has no room for KV for {length}", "{target} has room for KV again"),
+    "exhaust_ports": ("{target} has no local port left for {length}", "{target} has local ports again"),
+}
+"""What begins, and what ends."""
 
 
 @dataclass(frozen=True)
@@ -122,24 +135,35 @@ def _turned_around(entry: TimelineEntry) -> bool:
 
 
 def _told(entry: TimelineEntry, seed: int, path: KeyPath) -> Told:
-    at = entry.at
     match entry:
-        case SetEntry():
-            return Told("set", f"{entry.link}: {describe(entry.set.changes())}", at)
-        case RampEntry():
-            target = describe(entry.ramp.changes())
-            begins = f"{entry.link}: {target} over {format_duration_ns(entry.over)}"
-            return Told("ramp", begins, at, f"{entry.link}: {target} reached", at + entry.over, ("over",))
+        case SetEntry() | RampEntry():
+            return _moved(entry)
         case PartitionEntry():
-            end_ns = None if entry.lasting is None else at + entry.lasting
+            end_ns = None if entry.lasting is None else entry.at + entry.lasting
             begins, ends = f"{entry.link}: nothing passes", f"{entry.link}: passes again"
-            return Told("partition", begins, at, ends, end_ns, ("for",))
+            return Told("partition", begins, entry.at, ends, end_ns, ("for",))
         case OutageEntry():
             return _outage(entry.link, drawn_outage(entry, seed, path), ("until",))
         case LastingEntry():
             return _lasting(entry)
+        case FaultEntry():
+            return _fault(entry)
         case _:
-            return _traffic(entry)
+            return _beside(entry)
+
+
+def _moved(entry: SetEntry | RampEntry) -> Told:
+    at, link = entry.at, entry.link
+    if isinstance(entry, RampEntry):
+        target = describe(entry.ramp.changes())
+        begins = f"{link}: {target} over {format_duration_ns(entry.over)}"
+        return Told("ramp", begins, at, f"{link}: {target} reached", at + entry.over, ("over",))
+    begins = f"{link}: {describe(entry.set.changes())}"
+    if entry.lasting is None:
+        return Told("set", begins, at)
+    begins += f" for {format_duration_ns(entry.lasting)}"
+    ends = f"{link}: {', '.join(entry.set.changes())} as before"
+    return Told("set", begins, at, ends, at + entry.lasting, ("for",))
 
 
 def _outage(link: str, times_ns: tuple[int, int], key: KeyPath) -> Told:
@@ -178,8 +202,12 @@ def _noise(noise: Noise) -> str:
     return f"{text}, {drops.depth:.3g} less for {format_duration_ns(drops.length)} now and then"
 
 
-def _traffic(entry: TimelineEntry) -> Told:
+def _beside(entry: TimelineEntry) -> Told:
+    """Other people's traffic, and the lack of our own."""
     match entry:
+        case IdleEntry():
+            begins = f"nobody asks for {format_duration_ns(entry.idle)}"
+            return Told("idle", begins, entry.at, "requests again", entry.at + entry.idle, ("idle",))
         case BackgroundEntry():
             spec = entry.background
             way = f"{', '.join(spec.sources)} to {spec.sink}"
@@ -203,6 +231,17 @@ def _traffic(entry: TimelineEntry) -> Told:
                 "microbursts", begins, entry.at, f"{way}: no more", bursts.until, ("microbursts", "until")
             )
     raise AssertionError(entry)
+
+
+def _fault(entry: FaultEntry) -> Told:
+    length = "" if entry.lasts_ns is None else format_duration_ns(entry.lasts_ns)
+    begins, ends = (
+        text.format(target=entry.target, length=length, amount=entry.amount) for text in FAULTS[entry.kind]
+    )
+    if entry.lasts_ns is None:
+        return Told(entry.kind, begins, entry.at)
+    key = "after" if entry.kind == "restart" else "for"
+    return Told(entry.kind, begins, entry.at, ends, entry.at + entry.lasts_ns, (key,))
 
 
 def _refuse_late(duration_ns: int, path: KeyPath, t_ns: int, findings: Findings, *, at_end: bool) -> None:

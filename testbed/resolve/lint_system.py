@@ -7,6 +7,7 @@ from typing import Final
 
 from agents.profiles import h200_for
 from testbed.resolve.view import View, Warned
+from testbed.scenario.faults import KillEntry
 from testbed.scenario.model import PdCluster
 from testbed.units import format_duration_ns
 
@@ -53,4 +54,22 @@ def _profile(view: View) -> Warned:
         yield ("clusters", "prfaas", "profile"), found, f"profile: {own}"
 
 
-SYSTEM_RULES: Final[tuple[Callable[[View], Warned], ...]] = (_compression, _cache, _conversion, _profile)
+def _nobody_left(view: View) -> Warned:
+    """Kills after which a cluster has nobody for a role that it had."""
+    left = {agent.name: (agent.cluster, agent.role) for agent in view.plan.agents}
+    kills = [(i, entry) for i, entry in enumerate(view.scenario.timeline) if isinstance(entry, KillEntry)]
+    for index, entry in sorted(kills, key=lambda item: item[1].at):
+        gone = left.pop(entry.kill, None)
+        if gone is not None and gone not in left.values():
+            cluster, role = gone
+            found = f"after that there is no {role} instance in the cluster {cluster} any more"
+            yield ("timeline", index, "kill"), found, f"restart: {entry.kill}, or one more instance"
+
+
+SYSTEM_RULES: Final[tuple[Callable[[View], Warned], ...]] = (
+    _compression,
+    _cache,
+    _conversion,
+    _profile,
+    _nobody_left,
+)

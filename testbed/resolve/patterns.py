@@ -96,6 +96,8 @@ def span(entry: LinkEntry, end_ns: int) -> tuple[int, int]:
     match entry:
         case RampEntry():
             return entry.at, entry.at + entry.over
+        case SetEntry():
+            return entry.at, entry.at + (entry.lasting or 0)
         case PartitionEntry():
             return entry.at, end_ns if entry.lasting is None else entry.at + entry.lasting
         case OutageEntry():
@@ -113,7 +115,11 @@ def steps(
     end_ns = span(entry, making.end_ns)[1]
     match entry:
         case SetEntry():
-            yield entry.at, making.shapes.fields(entry.set.changes(), (*path, "set"))
+            fields = making.shapes.fields(entry.set.changes(), (*path, "set"))
+            restored = {name: before(name) for name in fields}
+            yield entry.at, fields
+            if entry.lasting is not None:
+                yield end_ns, restored
         case RampEntry():
             yield from _ramp(entry, before, making, path)
         case PartitionEntry():

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Final, Literal
 
 from agents.cache.pool import Pool
-from agents.config import Cache
+from agents.config import Cache, Transport
 from agents.model import Lengths, System
 from agents.policies import POLICIES
 from agents.policies.view import Config, Egress, Request, Route, State, View
@@ -157,6 +157,33 @@ def resolve_cache(scenario: Scenario, findings: Findings) -> Cache:
             allowed = f"at least {format_size_bytes(least * pool.block_bytes)}, or 0B for none"
             findings.add(("cache", name), found, allowed)
     return Cache(prfaas_bytes=spec.prfaas, pd_bytes=spec.pd)
+
+
+def resolve_transport(scenario: Scenario, scale: float, rate_bps: int) -> Transport:
+    """How KV crosses; `rate_bps` is the link's from DC A at the start, which pacing takes a share of."""
+    spec, cluster = scenario.transport, scenario.clusters
+    senders = cluster.prfaas.instances if cluster else 0
+    lanes = max(senders, 1) * spec.connections
+    pools = {
+        f"{name}_bytes": round(size_bytes * scale)
+        for name in ("send_pool", "receive_pool")
+        if (size_bytes := getattr(spec, name)) is not None
+    }
+    return Transport(
+        payload=spec.payload,
+        connections=spec.connections,
+        chunk_bytes=spec.chunk,
+        layer_group=spec.layer_group,
+        congestion_control=spec.congestion_control.wan,
+        lan_congestion_control=spec.congestion_control.lan,
+        control_congestion_control=spec.congestion_control.control,
+        compression=spec.compression or "",
+        handover=spec.handover,
+        priority=spec.priority,
+        ttft_target_ns=spec.ttft_target or 0,
+        pacing_bps=round(spec.pacing * rate_bps / lanes) if spec.pacing is not None else 0,
+        **pools,
+    )
 
 
 def _check_parameters(

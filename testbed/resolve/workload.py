@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from testbed.errors import ScenarioError
@@ -14,6 +15,7 @@ from testbed.plan import BulkTransfer
 from testbed.resolve.findings import Findings
 from testbed.resolve.seeds import generator
 from testbed.resolve.traffic import check_hosts
+from testbed.scenario.faults import IdleEntry
 from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
 from testbed.scenario.workload import (
@@ -51,6 +53,26 @@ def resolve_load(
     if isinstance(spec, MixWorkload):
         return _mix(spec, surroundings)
     return _requests(spec, ("workload",), surroundings)
+
+
+def without_idle(load: Load | None, scenario: Scenario, findings: Findings) -> Load | None:
+    """The load without the requests of times in which nobody asks; what is known beforehand stays."""
+    idle = [(i, entry) for i, entry in enumerate(scenario.timeline) if isinstance(entry, IdleEntry)]
+    if isinstance(scenario.workload, BulkWorkload):
+        for index, _ in idle:
+            findings.add(("timeline", index), "has no effect on a bulk workload", next_step="remove it")
+    if load is None or not idle:
+        return load
+    spans = [(entry.at, entry.at + entry.idle) for _, entry in idle]
+    requests = tuple(
+        request
+        for request in load.requests
+        if not any(begin_ns <= request.t_ns < end_ns for begin_ns, end_ns in spans)
+    )
+    if not requests:
+        findings.add(("timeline", idle[-1][0], "idle"), "no request is left", "a shorter time")
+        return None
+    return msgspec.structs.replace(load, requests=requests)
 
 
 def resolve_bulk(

@@ -6,12 +6,13 @@ those names are checked by `resolve`. docs/writing-a-scenario.md shows each fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from annotated_types import Ge, Le, MinLen
 from pydantic import Field, Strict
 
 from testbed.scenario.expectations import Expectation
+from testbed.scenario.faults import DrawnFaults
 from testbed.scenario.link import Link
 from testbed.scenario.quantities import (
     Count,
@@ -20,10 +21,10 @@ from testbed.scenario.quantities import (
     Number,
     PositiveDuration,
     Section,
-    Size,
     parsed,
 )
-from testbed.scenario.timeline import Capture, CongestionControl, TimelineEntry
+from testbed.scenario.timeline import Capture, TimelineEntry
+from testbed.scenario.transport import Failures, Flaws, Timeouts, Transport
 from testbed.scenario.workload import Workload
 from testbed.units import parse_duration_ns, parse_size_bytes
 
@@ -65,20 +66,6 @@ class Clusters(Section):
     pd: PdCluster
 
 
-class Transport(Section):
-    """How KV crosses between two instances: TCP connections, chunk size, and what the bytes are."""
-
-    payload: Literal["synthetic", "verified"] = "synthetic"
-    connections: Annotated[int, Strict(), Ge(1), Le(256)] = 4
-    chunk: Annotated[Size, Ge(2**12), Le(2**30)] = parse_size_bytes("16MiB")
-    layer_group: Annotated[int, Strict(), Ge(1), Le(1000)] = 1
-    congestion_control: CongestionControl = "cubic"
-    window: Annotated[Size, Ge(2**16), Le(2**31 - 1)] | None = None
-    """Largest TCP window; by default what the link needs."""
-    compression: str | None = None
-    """A key of `agents.profiles.COMPRESSIONS`, for policies that compress KV."""
-
-
 class Cache(Section):
     """Memory for the KV of cached prefixes in each cluster, all instances together (0: none); not scaled."""
 
@@ -109,11 +96,17 @@ class Scenario(Section):
     model: str | None = None
     clusters: Clusters | None = None
     transport: Transport = Transport()
+    timeouts: Timeouts = Timeouts()
+    failures: Failures = Failures()
+    flaws: Flaws = ()
+    """What the system under test is to do wrong, for controls that must fail."""
     policy: Policy | None = None
     cache: Cache | None = None
     stream_interval: Count = 256
     link: Link
     workload: Workload
     timeline: tuple[TimelineEntry, ...] = ()
+    faults: DrawnFaults | None = None
+    """Drawn in addition to those of the timeline."""
     capture: tuple[Capture, ...] = ()
     expect: tuple[Expectation, ...] = ()

@@ -1,4 +1,7 @@
-"""The timeline's words: what happens to the link and beside it, one class per kind of entry."""
+"""The timeline's words: what happens to the link and beside it, one class per kind of entry.
+
+What is done to agents and hosts stands in `faults.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,17 @@ from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, model_v
 
 from testbed import units
 from testbed.plan import Direction
+from testbed.scenario.entry import Entry
+from testbed.scenario.faults import (
+    CorruptEntry,
+    FillEntry,
+    IdleEntry,
+    KillEntry,
+    PauseEntry,
+    PortsEntry,
+    RestartEntry,
+    SlowEntry,
+)
 from testbed.scenario.link import LinkPatch, Noise, Outage
 from testbed.scenario.quantities import (
     Duration,
@@ -30,13 +44,6 @@ SMALLEST_DATAGRAM: Final = 64
 """Bytes of an IP packet: its header, that of UDP, a number and a time."""
 
 
-class Entry(Section):
-    """What every timeline entry has: a moment, and a name that expectations can refer to."""
-
-    at: Duration
-    event: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")] | None = None
-
-
 class LinkEntry(Entry):
     """An entry that acts on the WAN."""
 
@@ -49,9 +56,10 @@ class LinkEntry(Entry):
 
 
 class SetEntry(LinkEntry):
-    """A step: from `at` on, the link has these values."""
+    """A step: from `at` on, the link has these values, for a while or until something else sets them."""
 
     set: LinkPatch
+    lasting: StepDuration | None = Field(None, alias="for")
 
 
 class RampEntry(LinkEntry):
@@ -216,6 +224,14 @@ ENTRIES: Final[dict[str, type[Entry]]] = {
     "background": BackgroundEntry,
     "tenants": TenantsEntry,
     "microbursts": MicroburstsEntry,
+    "kill": KillEntry,
+    "restart": RestartEntry,
+    "pause": PauseEntry,
+    "slow": SlowEntry,
+    "corrupt": CorruptEntry,
+    "fill": FillEntry,
+    "exhaust_ports": PortsEntry,
+    "idle": IdleEntry,
 }
 """By the key that says what an entry is."""
 
@@ -243,7 +259,15 @@ TimelineEntry: TypeAlias = Annotated[
     | Annotated[OutageEntry, Tag("<outage>")]
     | Annotated[BackgroundEntry, Tag("<background>")]
     | Annotated[TenantsEntry, Tag("<tenants>")]
-    | Annotated[MicroburstsEntry, Tag("<microbursts>")],
+    | Annotated[MicroburstsEntry, Tag("<microbursts>")]
+    | Annotated[KillEntry, Tag("<kill>")]
+    | Annotated[RestartEntry, Tag("<restart>")]
+    | Annotated[PauseEntry, Tag("<pause>")]
+    | Annotated[SlowEntry, Tag("<slow>")]
+    | Annotated[CorruptEntry, Tag("<corrupt>")]
+    | Annotated[FillEntry, Tag("<fill>")]
+    | Annotated[PortsEntry, Tag("<exhaust_ports>")]
+    | Annotated[IdleEntry, Tag("<idle>")],
     Discriminator(
         lambda value: only_tag(value, tuple(ENTRIES)),
         custom_error_type="refused",

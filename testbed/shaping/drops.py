@@ -27,17 +27,29 @@ _NO_TABLE = bytes(12)
 Values = dict[str, Any]
 
 
-class Drops:
-    """The filter on a device."""
+def needed(state: LinkState) -> bool:
+    """Whether a state has drops of this kind."""
+    return state.black_hole_bytes is not None or (state.loss is not None and state.loss.model == "periodic")
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+
+class Drops:
+    """The filter on a device.
+
+    `later`: some state will need it. Its qdisc is made with the first state then: a device that gets one is
+    shut down for a moment, and what is on its way in the delay stage is lost (kernel net/sched/sch_api.c,
+    `qdisc_graft`).
+    """
+
+    def __init__(self, device: Device, *, later: bool = False) -> None:
+        self._device, self._later = device, later
         self._clsact = False
         self.written: Values = {"black_hole": None, "every": None}
         """The largest IP packet that passes, and n."""
 
     def apply(self, state: LinkState) -> bool:
         """Make the filter anew if it differs; says whether it does."""
+        if self._later:
+            self._prepare()
         loss = state.loss
         every = loss.every_packets if loss is not None and loss.model == "periodic" else None
         wanted = {"black_hole": state.black_hole_bytes, "every": None if state.partitioned else every}
@@ -49,6 +61,13 @@ class Drops:
         self.written = wanted
         return True
 
+    def _prepare(self) -> None:
+        """Have the qdisc that filters hang on."""
+        if not self._clsact:
+            flags, parent = netlink.CREATE | netlink.EXCLUSIVE, netlink.CLSACT_PARENT
+            self._device.tc(netlink.NEW_QDISC, "clsact", None, flags, handle=CLSACT, parent=parent)
+            self._clsact = True
+
     def _make(self, wanted: Values) -> None:
         device, actions = self._device, []
         if wanted["black_hole"] is not None:
@@ -58,10 +77,7 @@ class Drops:
         if not actions:
             return
         flags = netlink.CREATE | netlink.EXCLUSIVE
-        if not self._clsact:
-            parent = netlink.CLSACT_PARENT
-            device.tc(netlink.NEW_QDISC, "clsact", None, flags, handle=CLSACT, parent=parent)
-            self._clsact = True
+        self._prepare()
         acts = {"attrs": [(f"TCA_ACT_PRIO_{number}", one) for number, one in enumerate(actions, start=1)]}
         options = {"attrs": [("TCA_MATCHALL_ACT", acts)]}
         device.tc(netlink.NEW_FILTER, "matchall", options, flags, **_PLACE)

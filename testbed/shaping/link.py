@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 from testbed.errors import Problem, ShapingError
 from testbed.plan import Direction, LinkState
-from testbed.shaping import limits
+from testbed.shaping import drops, limits
 from testbed.shaping.cut import Cut
 from testbed.shaping.delay import NETEM, DelayStage, flight_limit, loss_ratio
 from testbed.shaping.drops import CLSACT, Drops
@@ -87,11 +87,12 @@ class WanDirection:
         hosts: Sequence[str],
         delay_tables: Mapping[str, bytes],
         offload: Literal["auto", "on", "off"] = "auto",
+        later: Sequence[LinkState] = (),
     ) -> None:
         """`largest_packet_bytes`: of the super-packets that come along where none are cut.
 
         `hosts`: the nodes whose connections may cross it. `delay_tables`: the distributions that states may
-        name (shaping/distributions.py).
+        name (shaping/distributions.py). `later`: states to come, for what cannot be made in passing.
         """
         rate, delay, fed = Device(*rate_stage), Device(*delay_stage), Device(*feed)
 
@@ -113,7 +114,7 @@ class WanDirection:
             "rate stage": Cut(rate, lambda state: cut_before_delay_stage(state, offload)),
             "flow_cap": FlowCap(fed, mtu_bytes),
             "rate": self._rate,
-            "drops": Drops(delay),
+            "drops": Drops(delay, later=any(map(drops.needed, later))),
             "mtu": PathMtu(delay, hosts),
             "delay": self._delay,
         }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+import selectors
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import Any
 
 import msgspec
 
+from agents.config import Failures, Timeouts
 from agents.dispatch import Dispatcher
 from agents.fleet import Flight
 from agents.policies.view import Config, Decision, Request, State, View
 from tests.unit.agent_config import make_config
 from tests.unit.fake_agents import NETWORK, FakeAgent, fake_agents
 
-WAIT_S = 20
+WAIT_S = 10
+MS = 1_000_000
 OUTPUT_TOKENS = 8
 
 
@@ -27,6 +30,7 @@ class Bench:
 
     def __init__(self, dispatcher: Dispatcher, agents: dict[str, FakeAgent], journal: Path) -> None:
         self.dispatcher, self.agents, self._journal = dispatcher, agents, journal
+        self._frozen: dict[str, list[selectors.SelectorKey]] = {}
 
     def submit(self, tokens: int, request: int | None = None, chain: tuple[int, ...] = ()) -> Flight:
         return self.dispatcher.submit(request, tokens, OUTPUT_TOKENS, chain=chain)
@@ -44,16 +48,42 @@ class Bench:
 
     async def decode_all(self, flight: Flight) -> None:
         """Prefill and decode one request to its end."""
-        self.agents[flight.prefill].send("prefilled", id=flight.id)
-        self.agents[flight.decode].send("tokens", items=[[flight.id, 1, False]])
-        assert await flight.next() == 1
-        self.agents[flight.decode].send("tokens", items=[[flight.id, OUTPUT_TOKENS, True]])
+        had, rest = flight.done, OUTPUT_TOKENS - flight.done
+        self.agents[flight.prefill].send("prefilled", id=flight.job)
+        self.agents[flight.decode].send("tokens", items=[[flight.job, 1, False]])
+        assert await flight.next() == had + 1
+        self.agents[flight.decode].send("tokens", items=[[flight.job, rest, True]])
         assert await flight.next() == OUTPUT_TOKENS
 
     def held(self) -> list[int]:
         """Requests that any instance is still believed to hold."""
         instances = self.dispatcher._fleet.instances.values()
-        return sorted({number for one in instances for number in one.flights} | {*self.dispatcher._flights})
+        flying = self.dispatcher._attempts._flights
+        return sorted({number for one in instances for number in one.flights} | {*flying})
+
+    async def die(self, name: str) -> None:
+        """End an instance's program, and wait until the router knows."""
+        await self.agents[name].die()
+        await until(lambda: not self.dispatcher._fleet.instances[name].up)
+
+    def freeze(self, name: str) -> None:
+        """An instance hears and says nothing any more; its connections stand, and can still be made."""
+        server: Any = self.agents[name]._server
+        sockets = [
+            *server._listener.sockets,
+            *(one.transport.get_extra_info("socket") for one in server._lines),
+        ]
+        self._frozen[name] = [self._selector.unregister(one.fileno()) for one in sockets]
+
+    def thaw(self, name: str) -> None:
+        """It goes on where it was, with all that has come meanwhile."""
+        for key in self._frozen.pop(name):
+            self._selector.register(key.fd, key.events, key.data)
+
+    @property
+    def _selector(self) -> selectors.BaseSelector:
+        loop: Any = asyncio.get_running_loop()
+        return loop._selector  # type: ignore[no-any-return]
 
     def journal(self, kind: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self._journal.read_text(encoding="utf-8").splitlines()]
@@ -63,7 +93,30 @@ class Bench:
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until something has happened that nobody tells of."""
     while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+
+
+def quick(policy: str = "recompute", attempts: int = 3, flaws: Iterable[str] = ()) -> dict[str, Any]:
+    """Changes after which what is lost is noticed, and given up, in a fraction of a second."""
+    scheduling = make_config("router", Path()).scheduling
+    return {
+        "failures": Failures(
+            policy=policy,  # type: ignore[arg-type]
+            attempts=attempts,
+            silence_ns=200 * MS,
+            probe_ns=20 * MS,
+            probe_max_ns=80 * MS,
+        ),
+        "timeouts": Timeouts(
+            client_ns=1000 * MS,
+            router_ns=800 * MS,
+            decode_wait_ns=600 * MS,
+            lease_ns=500 * MS,
+            transfer_ns=90 * MS,
+        ),
+        "scheduling": msgspec.structs.replace(scheduling, interval_ns=20 * MS),
+        "flaws": tuple(flaws),
+    }
 
 
 AT_HOME = Decision("pd", 0, "as told")

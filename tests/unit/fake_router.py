@@ -31,8 +31,8 @@ Answer = Callable[[Exchange], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(address: str, port: int, answer: Answer) -> AsyncIterator[None]:
-    """Listen; `answer` is called with each request."""
+async def serving(address: str, port: int, answer: Answer, late_s: float = 0.0) -> AsyncIterator[None]:
+    """Listen, from `late_s` seconds on; `answer` is called with each request."""
     open_tasks: set[asyncio.Task[None]] = set()
 
     async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,8 +48,15 @@ async def serving(address: str, port: int, answer: Answer) -> AsyncIterator[None
         await asyncio.wait({task})
         writer.close()
 
-    async with await asyncio.start_server(accept, address, port):
-        yield
+    async def listen() -> asyncio.Server:
+        await asyncio.sleep(late_s)
+        return await asyncio.start_server(accept, address, port)
+
+    listening = asyncio.create_task(listen())
+    if not late_s:
+        await listening
+    yield
+    async with await listening:
         for task in open_tasks:
             task.cancel()
         await asyncio.sleep(0.01)

@@ -268,6 +268,11 @@ def _write_jobs(opened: Opener, jobs: list[Job], random: Random) -> None:
             tokens=job.request.input_tokens, kv_bytes=job.kv_bytes,
         )  # fmt: skip
         prefill.note(
+            "transfer_begin", ns(job.start_s), id=number, peer=decode, use="kv", wan=job.offloaded,
+            size_bytes=job.kv_bytes, chunks=chunks,
+        )  # fmt: skip
+        prefill.note("produced", ns(job.end_s), id=number, use="kv", layer=60, size_bytes=job.kv_bytes)
+        prefill.note(
             "transfer", ns(job.start_s + 0.002), id=number, peer=decode, use="kv", wan=job.offloaded,
             size_bytes=job.kv_bytes, chunks=chunks, t_end_ns=ns(job.kv_done_s + 0.0058), state="completed",
             cause=None,

@@ -30,13 +30,24 @@ Play = Callable[..., Notes]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Let a client send requests of 4 tokens, so many and at such times, to this router."""
 
-    def run(answer: fake_router.Answer | None, *times_ns: int, deadline_ns: int = WAIT_S * 10**9) -> Notes:
+    def run(
+        answer: fake_router.Answer | None,
+        *times_ns: int,
+        deadline_ns: int = WAIT_S * 10**9,
+        patience_ns: int = WAIT_S * 10**9,
+        late_s: float = 0.0,
+    ) -> Notes:
         settings = make_config("client", tmp_path, NETWORK)
         requests = [
             config.Request(id=number, t_ns=t_ns, input_tokens=9, output_tokens=4)
             for number, t_ns in enumerate(times_ns)
         ]
-        settings = msgspec.structs.replace(settings, requests=tuple(requests), deadline_ns=deadline_ns)
+        settings = msgspec.structs.replace(
+            settings,
+            requests=tuple(requests),
+            deadline_ns=deadline_ns,
+            timeouts=config.Timeouts(client_ns=patience_ns),
+        )
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"start {time.monotonic_ns()}\n"))
 
         async def scenario() -> None:
@@ -45,7 +56,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                     await client.Client(settings).run()
                     return
                 address = settings.having("router")[0].address
-                async with fake_router.serving(address, config.HTTP_PORT, answer):
+                async with fake_router.serving(address, config.HTTP_PORT, answer, late_s):
                     await client.Client(settings).run()
 
         asyncio.run(scenario())
@@ -130,7 +141,7 @@ def test_a_stream_that_ends_early_has_failed(play: Play) -> None:
 
 
 def test_a_connection_that_breaks_has_failed(play: Play) -> None:
-    """Nobody there, a connection cut off, or no HTTP: failed, and the next request gets a new connection."""
+    """A connection cut off, or no HTTP: failed, and the next request gets a new connection."""
 
     async def cut(exchange: fake_router.Exchange) -> None:
         exchange.piece(event(1))
@@ -145,9 +156,35 @@ def test_a_connection_that_breaks_has_failed(play: Play) -> None:
 
 
 def test_nobody_there_has_failed(play: Play) -> None:
-    """A router that does not listen fails each request on its own."""
-    notes = play(None, 0, 1 * MS)
-    assert all(note["cause"].startswith("ConnectionRefusedError: ") for note in notes.values())
+    """A router that does not listen is tried again until the patience ends, for each request on its own."""
+    notes = play(None, 0, 1 * MS, patience_ns=300 * MS)
+    assert {note["cause"] for note in notes.values()} == {"nothing from the router for 0.3 s"}
+
+
+def test_what_the_router_says_in_between_is_a_sign_of_life(play: Play) -> None:
+    """Comments count, as long as they come; after a silence the request has failed."""
+
+    async def wait(exchange: fake_router.Exchange) -> None:
+        last = msgspec.json.decode(exchange.body)["request_id"] == 1
+        for _ in range(5):
+            await asyncio.sleep(0.15)
+            exchange.piece(b": waiting\n\n")
+        if last:
+            await asyncio.sleep(0.6)
+        exchange.piece(event(4) + b"data: [DONE]\n\n", end=True)
+
+    notes = play(wait, 0, 1 * MS, patience_ns=300 * MS)
+    assert (notes[0]["state"], notes[0]["tokens"]) == ("completed", 4)
+    assert notes[0]["t_end_ns"] - notes[0]["t_ns"] >= 700 * MS
+    assert (notes[1]["state"], notes[1]["cause"]) == ("failed", "nothing from the router for 0.3 s")
+    assert notes[1]["t_end_ns"] - notes[1]["t_ns"] >= 1000 * MS
+
+
+def test_a_router_that_is_started_again_is_waited_for(play: Play) -> None:
+    """It refuses connections meanwhile; the request is asked when it listens, and is as good as any."""
+    (note,) = play(serve_all, 0, late_s=0.4).values()
+    assert (note["state"], note["tokens"]) == ("completed", 4)
+    assert note["t_first_ns"] - note["t_ns"] >= 350 * MS
 
 
 def test_the_deadline_ends_what_is_left(play: Play) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from agents.config import job
 from agents.decode import Decode
 from agents.journal import Journal
 from agents.profiles import COMPRESSIONS, PROFILES
-from agents.transport.receiver import Arrival, Receiver
+from agents.transport.receiver import Arrival, Receiver, ReceiverSettings
 from tests.unit.agent_config import make_config
 from tests.unit.jumping_loop import JumpingLoop
 
@@ -33,17 +34,17 @@ class Bench:
         settings = msgspec.structs.replace(settings, transport=transport)
         self._path, self._loop = Path(settings.journal), loop
         self.said: list[tuple[int, str, Any]] = []
-        receiver = Receiver(lambda _arrival: None, lambda _arrival: None)
-        self.decode = Decode(settings, Journal(settings.journal), receiver, self.send)
+        self.receiver = Receiver(ReceiverSettings.of(settings), self.arrived, self.dropped)
+        self.decode = Decode(settings, Journal(settings.journal), self.receiver, self.send)
 
     def send(self, op: str, **fields: Any) -> None:
-        """The router's end of the channel."""
+        """The router's end of the conversation."""
         self.said.append((self._loop.jump.now_ns, op, fields))
 
     def expect(self, *requests: int, output_tokens: int = 8, unpack_bytes: int = 0) -> None:
         for request in requests:
-            self.decode.take({
-                "op": "expect", "id": request, "output_tokens": output_tokens, "unpack_bytes": unpack_bytes,
+            self.decode.expect({
+                "id": request, "output_tokens": output_tokens, "kv_bytes": 1, "unpack_bytes": unpack_bytes,
             })  # fmt: skip
 
     async def idle_at(self) -> float:
@@ -51,12 +52,15 @@ class Bench:
         await self.decode.idle()
         return self._loop.time()
 
-    def cancel(self, request: int) -> None:
-        self.decode.take({"op": "cancel", "id": request})
+    def arrived(self, arrival: Arrival) -> None:
+        self.decode.arrived(arrival)
+
+    def dropped(self, arrival: Arrival, cause: str) -> None:
+        self.decode.dropped(arrival, cause)
 
     def arrive(self, *requests: int) -> None:
         for request in requests:
-            self.decode.arrived(Arrival(request, 1, 1, 1, 1, complete_ns=self._loop.jump.now_ns))
+            self.arrived(Arrival(request, 1, 1, 1, 1, complete_ns=self._loop.jump.now_ns))
 
     def tokens(self, request: int) -> list[tuple[int, int, bool]]:
         """When how many tokens of a request were told, and whether that was the last word."""
@@ -176,7 +180,7 @@ def test_a_cancelled_request_is_never_told_again(play: Callable[[Scenario], Benc
         bench.arrive(*range(BATCH), waiting)
         await asyncio.sleep(0.03)
         for request in (0, waiting, early):
-            bench.cancel(request)
+            bench.decode.cancel(request)
         bench.arrive(early, follower)
         await asyncio.sleep(6)
 
@@ -189,18 +193,27 @@ def test_a_cancelled_request_is_never_told_again(play: Callable[[Scenario], Benc
     assert freed_ns < bench.journal("decode")[1]["t_last_ns"], "in the place of the cancelled one"
 
 
-def test_kv_with_a_wrong_checksum_is_never_decoded(play: Callable[[Scenario], Bench]) -> None:
-    """A refused transfer is counted and told to the router; its request does not join."""
+def test_kv_that_is_given_up_is_never_decoded(play: Callable[[Scenario], Bench]) -> None:
+    """Damaged again and again: told to the router and noted with what came of it; its request never joins."""
+    number = job(1, 2)
 
     async def scenario(bench: Bench) -> None:
-        bench.expect(1)
-        bench.decode.refused(Arrival(1, 10, 2, 5, 1, checksum_errors=1))
-        bench.arrive(1)
+        bench.expect(number)
+        bench.decode.dropped(Arrival(number, 10, 2, 5, 1, checksum_errors=3), "a wrong checksum")
+        bench.arrive(number)
         await asyncio.sleep(1)
 
     bench = play(scenario)
-    assert [(op, fields["id"]) for _, op, fields in bench.said] == [("failed", 1)]
-    assert "wrong checksum" in bench.said[0][2]["cause"]
+    assert [(op, fields) for _, op, fields in bench.said] == [
+        ("failed", {"id": number, "cause": "a wrong checksum"})
+    ]
+    line = bench.journal("kv_dropped")[1]
+    assert (line["attempt"], line["received_bytes"], line["checksum_errors"], line["cause"]) == (
+        2,
+        5,
+        3,
+        "a wrong checksum",
+    )
     assert bench.journal("decode") == {}
 
 
@@ -244,7 +257,7 @@ def test_what_is_cancelled_while_it_is_unpacked_never_joins(play: Callable[[Scen
         bench.expect(1, unpack_bytes=UNPACK_BYTES)
         bench.arrive(1)
         await asyncio.sleep(UNPACK_S / 2)
-        bench.cancel(1)
+        bench.decode.cancel(1)
         assert await bench.idle_at() == pytest.approx(UNPACK_S / 2)
         await asyncio.sleep(1)
 
@@ -262,12 +275,83 @@ def test_idle_is_when_nothing_is_expected_waits_or_decodes(play: Callable[[Scena
         assert await bench.idle_at() == pytest.approx(2.0, abs=0.01), "two batches of a second"
         bench.expect(100, 101)
         bench.arrive(100)
-        bench.cancel(101)
+        bench.decode.cancel(101)
         await asyncio.sleep(0.03)
-        bench.cancel(100)
+        bench.decode.cancel(100)
         assert await bench.idle_at() == pytest.approx(2.1, abs=0.01), "when its next tokens are due"
         bench.expect(102)
-        bench.decode.refused(Arrival(102, 10, 2, 5, 1, checksum_errors=1))
+        bench.decode.dropped(Arrival(102, 10, 2, 5, 1), "given up")
         await bench.idle_at()
 
     play(scenario)
+
+
+@pytest.mark.parametrize("slow_at_s", [0.06, 0.0751, 0.1])
+def test_a_slow_instance_takes_longer_from_then_on(
+    play: Callable[[Scenario], Bench], slow_at_s: float
+) -> None:
+    """Each step after the last one done takes four times as long, until it is told to be as before."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(1, output_tokens=40)
+        bench.arrive(1)
+        await asyncio.sleep(slow_at_s)
+        bench.decode.slow(4.0)
+        await asyncio.sleep(1.0)
+        bench.decode.slow(1.0)
+        await asyncio.sleep(2)
+
+    bench = play(scenario)
+    line = bench.journal("decode")[1]
+    before = round(slow_at_s * 1e9) // STEP_NS
+    slow_since_ns = before * STEP_NS
+    slow = (round((slow_at_s + 1.0) * 1e9) - slow_since_ns) // (4 * STEP_NS)
+    expected_ns = slow_since_ns + slow * 4 * STEP_NS + (40 - before - slow) * STEP_NS
+    assert line["t_last_ns"] - line["t_ns"] == expected_ns
+    assert line["t_first_ns"] - line["t_ns"] == STEP_NS
+    assert [total for _, total, _ in bench.tokens(1)] == [1, *range(4, 41, 4)]
+    told_ns = [t_ns for t_ns, _, _ in bench.tokens(1)]
+    assert told_ns == sorted(told_ns)
+
+
+def test_all_of_a_slow_batch_keep_step(play: Callable[[Scenario], Bench]) -> None:
+    """Whoever joins a batch that was slowed down joins at its steps; an empty one begins where it may."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.decode.slow(2.0)
+        bench.expect(1, 2, 3, output_tokens=20)
+        bench.arrive(1)
+        await asyncio.sleep(0.12)
+        bench.decode.slow(3.0)
+        await asyncio.sleep(0.1)
+        bench.arrive(2)
+        await asyncio.sleep(0.1)
+        bench.decode.slow(1.0)
+        await asyncio.sleep(0.01)
+        bench.arrive(3)
+        await asyncio.sleep(5)
+
+    bench = play(scenario)
+    lines = bench.journal("decode")
+    assert lines[1]["t_first_ns"] == 2 * STEP_NS
+    assert lines[2]["t_ns"] == 4 * STEP_NS + 2 * 3 * STEP_NS, "two steps after the last one as before"
+    ends_ns = [lines[number]["t_last_ns"] % STEP_NS for number in (1, 2, 3)]
+    assert ends_ns == [lines[1]["t_last_ns"] % STEP_NS] * 3
+
+
+def test_a_new_router_finds_nothing_of_the_one_before(play: Callable[[Scenario], Bench]) -> None:
+    """Expected, waiting and decoding requests are forgotten, and nobody hears of them again."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.expect(*range(BATCH + 2), output_tokens=100)
+        bench.arrive(*range(BATCH + 1))
+        await asyncio.sleep(0.03)
+        bench.decode.forget()
+        bench.said.clear()
+        bench.expect(200)
+        bench.arrive(200)
+        await asyncio.sleep(5)
+
+    bench = play(scenario)
+    assert {number for _, _, fields in bench.said for number, _, _ in fields["items"]} == {200}
+    assert bench.journal("decode").keys() == {200}

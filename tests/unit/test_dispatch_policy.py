@@ -166,26 +166,43 @@ def test_a_prefix_that_does_not_come_is_computed(scripted: Callable[..., None]) 
 def test_a_death_while_a_prefix_is_under_way(
     scripted: Callable[..., None], gone: list[str], died: str, *, lost: bool
 ) -> None:
-    """The request fails with its instances, or does without the prefix; in the end nothing is held."""
+    """A request is lost with its instances, or does without the prefix; in the end nothing is held."""
     policy = Scripted()
-
-    async def die(bench: Bench, name: str) -> None:
-        await bench.agents[name].die()
-        await until(lambda: bench.dispatcher._fleet.instances[name].channel is None)
 
     async def scenario(bench: Bench) -> None:
         await serve_first(bench, policy)
         for name in gone:
-            await die(bench, name)
+            await bench.die(name)
         flight = bench.submit(NEXT_TOKENS, chain=(*CHAIN, 100, 101))
         assert (flight.prefill, flight.decode) == ("prefill-a1", "decode-b2")
-        await die(bench, died)
+        await bench.die(died)
         assert flight.cause == (f"{died} went away" if lost else None)
         for number in list(bench.dispatcher._prefixes._fetches):  # a sender that nothing happened to
             bench.agents["prefill-a1"].send("fetched", id=number)
         if not lost:
             assert (await bench.told("prefill-a1", "prefill"))["tokens"] == NEXT_TOKENS
             await bench.decode_all(flight)
+        await until(lambda: at_rest(bench))
+
+    scripted(scenario, policy, failures=config.Failures(policy="fail"))
+
+
+@pytest.mark.parametrize("died", ["prefill-a1", "decode-b2"])
+def test_what_waited_for_a_prefix_is_computed_at_home(scripted: Callable[..., None], died: str) -> None:
+    """Its instances are lost: the PD cluster computes it from what it has, and nobody ships any more."""
+    policy = Scripted()
+
+    async def scenario(bench: Bench) -> None:
+        await serve_first(bench, policy)
+        flight = bench.submit(NEXT_TOKENS, chain=(*CHAIN, 100, 101))
+        await bench.told("prefill-b1", "ship")
+        await bench.die(died)
+        prefill = await bench.told("prefill-b1", "prefill")
+        assert (prefill["id"], prefill["tokens"]) == (flight.job, NEXT_TOKENS - CACHED_TOKENS)
+        assert (flight.attempt, flight.route, flight.waits) == (1, "pd", False)
+        for number in list(bench.dispatcher._prefixes._fetches):  # a sender that nothing happened to
+            bench.agents["prefill-a1"].send("fetched", id=number)
+        await bench.decode_all(flight)
         await until(lambda: at_rest(bench))
 
     scripted(scenario, policy)

@@ -17,10 +17,12 @@ Said = list[tuple[str, dict[str, Any]]]
 
 
 class Line:
-    """The router's end of a connection to an instance; keeps what is sent."""
+    """The router's end of the conversation with an instance; keeps what is sent."""
 
     def __init__(self) -> None:
         self.said: Said = []
+        self.up = True
+        self.heard_ns = 0
 
     def send(self, op: str, **fields: Any) -> None:
         self.said.append((op, fields))
@@ -30,12 +32,12 @@ def make_fleet() -> Fleet:
     """All five instances of the small system, connected."""
     fleet = Fleet(make_config("router", Path()))
     for instance in fleet.instances.values():
-        instance.channel = Line()  # type: ignore[assignment]
+        instance.session = Line()  # type: ignore[assignment]
     return fleet
 
 
 def said(instance: Instance) -> Said:
-    line: Any = instance.channel
+    line: Any = instance.session
     return line.said  # type: ignore[no-any-return]
 
 
@@ -46,7 +48,7 @@ def give(
     route: Route = "prfaas" if prefill.startswith("prefill-a") else "pd"
     request = Request(str(number), 1000, 8, tenant=tenant)
     decision = Decision(route, 0, "")
-    flight = Flight(number, request, (), 0, decision, work_s=work_s, prefill=prefill, decode=decode)
+    flight = Flight(number, request, (), 0, decision, route, 0, work_s=work_s, prefill=prefill, decode=decode)
     fleet.instances[prefill].prefilling[number] = fleet.instances[decode].decoding[number] = flight
     return flight
 
@@ -70,8 +72,26 @@ def test_work_goes_to_whoever_is_free_first() -> None:
     assert chosen is not None
     assert chosen.peer.name == "prefill-a2"
     for name in ("prefill-b1", "decode-b2", "decode-b3"):
-        fleet.instances[name].channel = None
+        fleet.instances[name].session = None
     assert (fleet.idlest_prefill("pd"), fleet.idlest_decode()) == (None, None)
+
+
+def test_whoever_failed_a_request_is_avoided_where_there_is_another() -> None:
+    """Also with less to do; it gets the request all the same if nobody else is there."""
+    fleet = make_fleet()
+    give(fleet, 1, "prefill-a2", "decode-b3")
+
+    def chosen(*avoid: str) -> list[str]:
+        both = (fleet.idlest_prefill("prfaas", avoid), fleet.idlest_decode(avoid))
+        return [one.peer.name for one in both if one is not None]
+
+    assert chosen() == ["prefill-a1", "decode-b2"]
+    assert chosen("prefill-a1", "decode-b2") == ["prefill-a2", "decode-b3"]
+    assert chosen("prefill-a1", "prefill-a2", "decode-b2", "decode-b3") == ["prefill-a1", "decode-b2"]
+    line: Any = fleet.instances["prefill-a2"].session
+    line.up = False
+    fleet.instances["decode-b3"].given_up = True
+    assert chosen("prefill-a1", "decode-b2") == ["prefill-a1", "decode-b2"]
 
 
 def test_queues_count_what_waits_and_what_runs() -> None:
@@ -97,7 +117,7 @@ def test_silence_is_told_from_long_work() -> None:
     second = 10**9
     assert fleet.silent("prfaas", 3 * second) == []
     assert [one.peer.name for one in fleet.silent("prfaas", 3 * second + 1)] == ["prefill-a1"]
-    fleet.instances["prefill-a1"].heard_ns = second
+    fleet.instances["prefill-a1"].session.heard_ns = second  # type: ignore[union-attr]
     assert fleet.silent("prfaas", 4 * second) == []
     waiting.waits = False
     assert [one.peer.name for one in fleet.silent("prfaas", 4 * second + 1)] == ["prefill-a1", "prefill-a2"]
@@ -173,7 +193,7 @@ def test_the_last_decode_instance_stays() -> None:
     """More prefill than can be had is not given, and what is as wanted stays."""
     fleet = make_fleet()
     assert fleet.convert(1) is None
-    fleet.instances["decode-b2"].channel = None
+    fleet.instances["decode-b2"].session = None
     assert fleet.convert(3) is None
     assert names(fleet, "pd", "decode") == ["decode-b3"]
 
@@ -184,7 +204,7 @@ def test_an_instance_that_dies_while_it_converts_blocks_nobody() -> None:
     change = fleet.convert(0)
     assert change is not None
     assert change[0].peer.name == "prefill-b1"
-    change[0].channel = None
+    change[0].session = None
     assert fleet.converting == 0
     other = fleet.convert(1)
     assert other is not None
@@ -212,11 +232,11 @@ def test_roles_stay_sound_whatever_is_wanted(steps: list[tuple[str, int]]) -> No
                 assert len(names(fleet, "pd", "decode")) >= min(1, len(decodes))
         elif step == "became":
             for one in pd:
-                told = one.channel and said(one)
+                told = one.session and said(one)
                 if one.role is None and told:
                     one.role = told[-1][1]["role"]
         else:
-            pd[number].channel = None
+            pd[number].session = None
         assert fleet.converting <= 1
 
 

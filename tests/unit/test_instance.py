@@ -3,162 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from agents.config import CONTROL_PORT, FIRST_CACHE_TRANSFER, Config
-from agents.instance import Instance
+from agents.config import FIRST_CACHE_TRANSFER, KV_PORT, Timeouts
 from agents.profiles import COMPRESSIONS, MODELS, PROFILES
-from agents.wire import Channel, Message
-from tests.unit.agent_config import make_config
 from tests.unit.fake_agents import NETWORK
+from tests.unit.instance_nodes import (
+    CONGESTION_CONTROL,
+    OUTPUT_TOKENS,
+    TOKENS,
+    Nodes,
+    Scenario,
+    kv_bytes,
+    play_on,
+    serve,
+)
 
-CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
-WAIT_S = 20
-TOKENS, OUTPUT_TOKENS = 64, 8
-STEP_NS = 25_000_000
-
-
-class Node:
-    """One instance, and the router's end of the connection to it."""
-
-    def __init__(self, settings: Config) -> None:
-        self.instance = Instance(settings)
-        self.settings = settings
-        self.said: list[Message] = []
-        self._news = asyncio.Event()
-        self._channel: Channel | None = None
-        self._running = asyncio.create_task(self.instance.run())
-
-    async def reach(self) -> None:
-        """Connect as the router does, as soon as the instance listens."""
-        while self._channel is None:
-            await asyncio.sleep(0)
-            try:
-                self._channel = await Channel.open(
-                    self.settings.me.address, CONTROL_PORT, self._hear, lambda: None
-                )
-            except ConnectionRefusedError:
-                continue
-
-    def _hear(self, message: Message) -> None:
-        self.said.append(message)
-        self._news.set()
-
-    def tell(self, op: str, **fields: Any) -> None:
-        assert self._channel is not None
-        self._channel.send(op, **fields)
-
-    async def hear(self, op: str, count: int = 1) -> list[Message]:
-        """Wait until it has said something so often; returns all of that."""
-        while len(found := [message for message in self.said if message["op"] == op]) < count:
-            self._news.clear()
-            await self._news.wait()
-        return found
-
-    def journal(self, kind: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in Path(self.settings.journal).read_bytes().splitlines()]
-        return [line for line in lines if line["kind"] == kind]
-
-    async def stop(self) -> None:
-        assert self._channel is not None
-        assert self.instance._router is not None
-        self._channel.close()
-        self.instance._router.close()
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
-        self.instance._ticks.stop()
-        self.instance._journal.close()
-
-
-Nodes = dict[str, Node]
-Scenario = Callable[[Nodes], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def nodes(journal: Path, model: str) -> AsyncIterator[Nodes]:
-    """All five instances of the small system, in one event loop."""
-    loop, servers = asyncio.get_running_loop(), []
-    create_server = loop.create_server
-
-    async def kept(*arguments: Any, **options: Any) -> asyncio.Server:
-        servers.append(await create_server(*arguments, **options))
-        return servers[-1]
-
-    loop.create_server = kept  # type: ignore[method-assign]
-    running: Nodes = {}
-    names = [peer.name for peer in make_config("router", journal, NETWORK).instances()]
-    for name in names:
-        settings = make_config(name, journal, NETWORK)
-        transport = msgspec.structs.replace(
-            settings.transport, congestion_control=CONGESTION_CONTROL, compression="cachegen"
-        )
-        running[name] = Node(msgspec.structs.replace(settings, transport=transport, model=model))
-    for node in running.values():
-        await node.reach()
-    try:
-        yield running
-    finally:
-        for node in running.values():
-            await node.stop()
-        for server in servers:
-            server.close()
-        close_what_is_watched(loop)
-        await asyncio.sleep(0.01)
-
-
-def close_what_is_watched(loop: asyncio.AbstractEventLoop) -> None:
-    """Listeners for KV, and both ends of its connections: an instance never lets go of them by itself."""
-    for key in list(loop._selector.get_map().values()):  # type: ignore[attr-defined]
-        if isinstance(key.fileobj, socket.socket) and key.fileobj is not loop._ssock:  # type: ignore[attr-defined]
-            loop.remove_reader(key.fileobj)
-            loop.remove_writer(key.fileobj)
-            key.fileobj.close()
+MS = 1_000_000
 
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., None]:
     """Run a scenario against fresh instances."""
 
-    def run(scenario: Scenario, model: str = "internal_1t") -> None:
-        async def prepared() -> None:
-            async with asyncio.timeout(WAIT_S), nodes(tmp_path, model) as running:
-                await scenario(running)
-
-        asyncio.run(prepared())
+    def run(scenario: Scenario, **changes: Any) -> None:
+        play_on(tmp_path, scenario, **changes)
 
     return run
-
-
-def serve(
-    prefill: Node,
-    decode: Node,
-    request: int,
-    *,
-    kv_tokens: int = TOKENS,
-    compress: bool = False,
-    order_s: float = 0.0,
-) -> None:
-    """Tell both instances of a request, as the router does."""
-    size_bytes = MODELS["internal_1t"].kv_bytes(kv_tokens, prefill.settings.scale)
-    decode.tell("expect", id=request, output_tokens=OUTPUT_TOKENS, unpack_bytes=size_bytes if compress else 0)
-    prefill.tell(
-        "prefill",
-        id=request,
-        tokens=TOKENS,
-        kv_tokens=kv_tokens,
-        prompt_tokens=kv_tokens,
-        decode=decode.settings.name,
-        compress=compress,
-        order_s=order_s,
-    )
 
 
 def test_a_request_from_prefill_to_the_last_token(play: Callable[..., None]) -> None:
@@ -172,7 +47,7 @@ def test_a_request_from_prefill_to_the_last_token(play: Callable[..., None]) -> 
         await prefill.hear("sent")
         await prefill.hear("signals")
         assert [one["op"] for one in prefill.said if one["op"] != "signals"] == ["prefilled", "sent"]
-        size_bytes = MODELS["internal_1t"].kv_bytes(10_000, prefill.settings.scale)
+        size_bytes = kv_bytes(10_000)
         (computed,) = prefill.journal("prefill")
         assert (computed["tokens"], computed["kv_bytes"]) == (TOKENS, size_bytes)
         took_ns = computed["t_end_ns"] - computed["t_start_ns"]
@@ -241,7 +116,7 @@ def test_cached_kv_is_shipped_to_whoever_wants_it(
         assert await receiver.hear("fetched") == [{"op": "fetched", "id": FIRST_CACHE_TRANSFER}]
         assert await sender.hear("sent") == [{"op": "sent", "id": FIRST_CACHE_TRANSFER}]
         (transfer,) = sender.journal("transfer")
-        size_bytes = MODELS["internal_1t"].kv_bytes(5120, sender.settings.scale)
+        size_bytes = kv_bytes(5120)
         assert (transfer["use"], transfer["wan"], transfer["size_bytes"]) == ("cache", True, size_bytes)
         assert receiver.journal("kv") == []
 
@@ -262,7 +137,7 @@ def test_a_state_without_tokens_is_shipped_in_full(play: Callable[..., None], mo
         fixed_bytes = MODELS[model].fixed_bytes * nodes["prefill-a1"].settings.scale
         assert transfer["size_bytes"] == pytest.approx(fixed_bytes, rel=1e-3)
 
-    play(scenario, model)
+    play(scenario, model=model)
 
 
 def test_a_decode_instance_becomes_prefill_when_it_has_finished(play: Callable[..., None]) -> None:
@@ -305,13 +180,13 @@ def test_a_prefill_instance_becomes_decode_when_all_has_left_it(play: Callable[.
 
 
 def test_kv_for_an_instance_that_is_not_there_fails(play: Callable[..., None]) -> None:
-    """The router hears which one could not be reached, and the instance is idle again."""
+    """When the lease runs out the router hears why it could not be reached; the instance is idle again."""
 
     async def scenario(nodes: Nodes) -> None:
         prefill = nodes["prefill-a1"]
-        prefill.instance.prefill._peers["ghost"] = msgspec.structs.replace(
-            prefill.settings.me, address=f"{NETWORK}.99"
-        )
+        instance = prefill.instance
+        instance.prefill._clusters["ghost"] = "pd"
+        instance._sender.add_peer("ghost", (f"{NETWORK}.99", KV_PORT), congestion_control=CONGESTION_CONTROL)
         prefill.tell(
             "prefill",
             id=1,
@@ -321,12 +196,15 @@ def test_kv_for_an_instance_that_is_not_there_fails(play: Callable[..., None]) -
             decode="ghost",
             compress=False,
             order_s=0.0,
+            since_ns=0,
         )
         prefill.tell("ship", id=FIRST_CACHE_TRANSFER, kv_tokens=512, prompt_tokens=512, to="ghost")
         failed = await prefill.hear("failed", 2)
         assert sorted(one["id"] for one in failed) == [1, FIRST_CACHE_TRANSFER]
-        assert all(one["cause"].startswith("cannot reach ghost: ") for one in failed)
+        assert all(one["cause"].startswith("lease ran out: ") for one in failed)
+        assert all("refused" in one["cause"] for one in failed)
+        assert prefill.held_bytes() == 0
         prefill.tell("become", role="decode", conversion_s=0.0)
         await prefill.hear("became")
 
-    play(scenario)
+    play(scenario, timeouts=Timeouts(lease_ns=300 * MS, transfer_ns=100 * MS))

@@ -223,6 +223,12 @@ CACHED = "cache={prfaas: 1GB, pd: 1GB}"
             ("model=ring_2_5_1t", "clusters.prfaas.profile=h200_ring_2_5_1t"),
             "profile: h200 has the prefill times of another model than ring_2_5_1t",
         ),
+        (
+            BASE,
+            ("timeline=[{at: 2s, kill: decode-2}, {at: 1s, kill: decode-1}]",),
+            ("timeline=[{at: 2s, restart: decode-2, after: 1s}, {at: 1s, kill: decode-1}]",),
+            "kill: after that there is no decode instance in the cluster pd any more",
+        ),
     ],
 )
 def test_settings_of_the_system_that_nothing_uses(

@@ -20,11 +20,12 @@ from testbed.scenario.load import Loaded, load, validate
 from testbed.scenario.overrides import apply_overrides
 from testbed.scenario.quantities import Section
 from testbed.scenario.source import parse_source, read_source
-from testbed.scenario.timeline import RampEntry, SetEntry
+from testbed.scenario.timeline import ENTRIES, RampEntry, SetEntry
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "tests/data/base.yaml"
 PLACEHOLDERS: dict[str, Iterable[str]] = {
+    "entries": ENTRIES,
     "policies": POLICIES,
     "models": MODELS,
     "profiles": PROFILES,

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from testbed import journal_lines as lines
-from testbed import record_rows
+from testbed import record_rows, record_transfers
 from testbed.journal import Journal
 from testbed.plan import LinkState, Tenant, TokenBucket
 from testbed.traffic import others, tcp, tenant
@@ -121,7 +121,7 @@ def rows(*noted: lines.Line) -> list[dict[str, Any]]:
     content = lines.JournalContent(
         (lines.Noted("bench", lines.Start(t_ns=0)), *(lines.Noted("others", one) for one in noted)), ()
     )
-    return record_rows.transfers(record_rows.SortedJournal(content))
+    return record_transfers.transfers(record_rows.SortedJournal(content))
 
 
 def test_a_tenants_transfers_stand_in_the_record() -> None:

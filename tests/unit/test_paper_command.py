@@ -15,8 +15,9 @@ from testbed.command import run_command
 from testbed.paper import __main__ as command
 from testbed.paper import scenarios, wan
 from testbed.paper.printed import LENGTHS, LINK_BPS, TABLE_6
-from testbed.paper.runs import Done, Wanted
+from testbed.paper.runs import Done
 from testbed.resolve import load_and_resolve
+from testbed.runs import Wanted
 from testbed.verdict import Result, Status, Verdict
 from tests.unit.paper_runs import EMPTY, ROOT, Tables, table6_runs, wan_run
 

@@ -25,10 +25,11 @@ PREFILL: dict[Route, str] = {"prfaas": "prefill-a1", "pd": "prefill-b1"}
 
 
 class Line:
-    """The router's end of a connection to an instance; keeps what is sent."""
+    """The router's end of the conversation with an instance; keeps what is sent."""
 
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
+        self.up = True
 
     def send(self, op: str, **fields: Any) -> None:
         self.said.append({"op": op, **fields})
@@ -42,7 +43,7 @@ class Bench:
         config = msgspec.structs.replace(make_config("router", Path()), cache=cache)
         self.fleet = Fleet(config)
         for instance in self.fleet.instances.values():
-            instance.channel = Line()  # type: ignore[assignment]
+            instance.session = Line()  # type: ignore[assignment]
         self.computing: list[int] = []
         self.noted: list[dict[str, Any]] = []
         self.impatient: list[Callable[[], None]] = []
@@ -53,6 +54,7 @@ class Bench:
             note=lambda kind, _t_ns, **fields: self.noted.append({"kind": kind, **fields}),
             later=lambda _seconds, call: self.impatient.append(call),
         )
+        self.prefixes._next = FIRST_CACHE_TRANSFER
         self.flights: dict[int, Flight] = {}
 
     def place(
@@ -60,7 +62,7 @@ class Bench:
     ) -> Flight:
         """Submit a request; what can be computed at once is."""
         request = Request(str(number), tokens, 8, *self.prefixes.cached(chain, tokens))
-        flight = Flight(number, request, chain, 0, Decision(route, 0, "", cache=cache))
+        flight = Flight(number, request, chain, 0, Decision(route, 0, "", cache=cache), route, 0)
         flight.prefill, flight.decode = PREFILL[route], "decode-b2"
         self.flights[number] = flight
         self.instance(flight.prefill).prefilling[number] = flight
@@ -91,18 +93,23 @@ class Bench:
     def die(self, name: str) -> None:
         """An instance goes away, its requests first."""
         instance = self.instance(name)
-        instance.channel = None
+        self.vanish(name)
         for number in [number for number in instance.flights if number in self.flights]:
             self.fail(number)
         self.prefixes.lost(instance)
 
+    def vanish(self, name: str) -> None:
+        """Nobody hears of an instance from now on."""
+        line: Any = self.instance(name).session
+        line.up = False
+
     def instance(self, name: str) -> Instance:
         return self.fleet.instances[name]
 
-    def shipped(self, name: str) -> list[dict[str, Any]]:
-        """What an instance was told to send from its cache."""
-        line: Any = self.instance(name).channel
-        return [message for message in line.said if message["op"] == "ship"]
+    def told(self, name: str, op: str) -> list[dict[str, Any]]:
+        """What of this kind an instance was told."""
+        line: Any = self.instance(name).session
+        return [message for message in line.said if message["op"] == op]
 
     def under_way(self) -> dict[int, tuple[str, str]]:
         """Prefixes under way: from where to where."""
@@ -171,7 +178,7 @@ def test_a_longer_prefix_is_fetched_first() -> None:
     bench = Bench()
     bench.serve(1, chain_of(1, 8192), 8192, "pd")
     flight = bench.place(2, chain_of(1, 12_000), 12_000, "prfaas", cache="best")
-    assert bench.shipped("prefill-b1") == [
+    assert bench.told("prefill-b1", "ship") == [
         {
             "op": "ship",
             "id": FIRST_CACHE_TRANSFER,
@@ -197,7 +204,7 @@ def test_a_state_alone_is_fetched_like_a_prefix() -> None:
     bench = Bench()
     bench.serve(1, chain_of(1, 8192), 8192, "prfaas")
     flight = bench.place(2, chain_of(1, 12_000), 12_000, "pd", cache="best")
-    assert [message["kv_tokens"] for message in bench.shipped("prefill-a1")] == [0]
+    assert [message["kv_tokens"] for message in bench.told("prefill-a1", "ship")] == [0]
     assert bench.computing == [1]
     bench.prefixes.fetched(FIRST_CACHE_TRANSFER)
     assert (bench.computing, flight.computed_tokens) == ([1, 2], 12_000 - 8192)
@@ -216,6 +223,8 @@ def test_what_was_not_fetched_is_computed(how: str) -> None:
     else:
         bench.die("prefill-b1")
     assert (bench.computing, flight.cause, flight.computed_tokens) == ([1, 2], None, 12_000)
+    for name in ("prefill-b1", "prefill-a1"):
+        assert bench.told(name, "cancel") == [{"op": "cancel", "id": FIRST_CACHE_TRANSFER}]
     bench.prefixes.fetched(FIRST_CACHE_TRANSFER)
     assert bench.computing == [1, 2]
     bench.deliver(2)
@@ -257,12 +266,12 @@ def test_without_anybody_to_send_it_the_prefix_stays() -> None:
     """No prefill instance in the PD cluster: a decode instance sends, and without that nobody does."""
     bench = Bench()
     bench.serve(1, chain_of(1, 8192), 8192, "pd")
-    bench.instance("prefill-b1").channel = None
+    bench.vanish("prefill-b1")
     bench.place(2, chain_of(1, 12_000), 12_000, "prfaas", cache="best")
-    assert [message["to"] for message in bench.shipped("decode-b2")] == ["prefill-a1"]
+    assert [message["to"] for message in bench.told("decode-b2", "ship")] == ["prefill-a1"]
     bench.prefixes.ended(FIRST_CACHE_TRANSFER, failed=True)
     for name in ("decode-b2", "decode-b3"):
-        bench.instance(name).channel = None
+        bench.vanish(name)
     bench.place(3, chain_of(1, 12_000), 12_000, "prfaas", cache="best")
     assert bench.computing == [1, 2, 3]
 
@@ -284,7 +293,7 @@ def test_a_hot_prefix_without_room_does_not_hold_up_the_next() -> None:
         bench.serve(number, (*chain_of(int(long), tokens), 10_000 + number), tokens + 100, "pd")
     bench.place(99, chain_of(7, 4096), 4096, "prfaas")
     bench.prefixes.copy_hot()
-    (message,) = bench.shipped("prefill-b1")
+    (message,) = bench.told("prefill-b1", "ship")
     assert message["prompt_tokens"] == 4096
 
 
@@ -322,7 +331,7 @@ DEATHS = st.tuples(st.just("die"), st.sampled_from(["prefill-a2", "prefill-b1", 
 def submit(bench: Bench, number: int, step: tuple[str, int, int, Route, Judged]) -> None:
     """A request, if there is an instance for it."""
     _, talk, tokens, route, cache = step
-    if bench.instance(PREFILL[route]).channel is not None:
+    if bench.instance(PREFILL[route]).up:
         flight = bench.place(number, chain_of(talk, tokens), tokens, route, cache=cache)
         assert 1 <= flight.computed_tokens <= tokens
         assert 1 <= flight.kv_tokens <= tokens

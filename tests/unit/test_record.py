@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -166,20 +167,105 @@ def test_a_single_token_has_no_time_between_tokens(tmp_path: Path, plan: Plan) -
     assert record.build(run, plan)["requests"]["itl_s"][0] is None
 
 
-def test_refused_kv_is_not_complete(tmp_path: Path, plan: Plan) -> None:
-    """A KV with a wrong chunk counts its errors, and only the attempt that arrives sets the time."""
+def test_a_request_that_was_tried_again_is_described_by_its_last_attempt(tmp_path: Path, plan: Plan) -> None:
+    """Its way to the first token is that of the attempt that counted; the client saw all of them."""
     run = empty_run(tmp_path / "run")
-    for number, (state, at_s) in enumerate((("failed", 1), ("completed", 5))):
-        note(run, "p", "transfer", at_s * S, id=number // 2, peer="d", wan=True, size_bytes=8, chunks=2,
-            t_end_ns=(at_s + 1) * S, state=state, cause=None,
+    note(run, "bench", "start", 0)
+    note(
+        run, "router", "decision", S, id=0, route="prfaas", prefill="p", decode="d", uncached_tokens=9,
+        threshold_tokens=8, reason="long",
+    )  # fmt: skip
+    note(
+        run, "router", "retry", 3 * S, id=0, attempt=1, cause="p is down", action="recompute", route="pd",
+        prefill="q", decode="e",
+    )  # fmt: skip
+    note(
+        run, "router", "retry", 8 * S, id=0, attempt=1, cause="e is down", action="fail", route="pd",
+        prefill=None, decode=None,
+    )  # fmt: skip
+    for writer, sink, attempt, at_s in (("p", "d", 0, 1), ("q", "e", 1, 4)):
+        note(
+            run, writer, "prefill", at_s * S, id=0, attempt=attempt, t_start_ns=at_s * S,
+            t_end_ns=(at_s + 2) * S, tokens=9, kv_bytes=8,
         )  # fmt: skip
-    note(run, "decode-y", "kv", 2 * S, id=0, size_bytes=8, chunks=2, checksum_errors=1)
-    refused = record.build(run, plan)
-    assert refused["requests"]["kv_done_s"][0] is None
-    note(run, "decode-y", "kv", 6 * S, id=0, size_bytes=8, chunks=2, checksum_errors=0)
-    mended = record.build(run, plan)
-    assert mended["requests"]["kv_done_s"][0] == 5.0
-    assert mended["transfers"]["checksum_errors"].to_list() == [None, 1]
+        note(
+            run, sink, "kv", (at_s + 3) * S, id=0, attempt=attempt, size_bytes=8, chunks=2, checksum_errors=1
+        )
+    note(
+        run, "client", "request", S, id=0, t_first_ns=8 * S, t_last_ns=9 * S, t_end_ns=9 * S, tokens=5,
+        state="completed",
+    )  # fmt: skip
+    row = record.build(run, plan)["requests"].row(0, named=True)
+    expected = {
+        "route": "pd", "prefill": "q", "decode": "e", "prefill_start_s": 4.0, "kv_done_s": 7.0, "attempts": 2,
+        "recomputed": True, "retried": False, "ttft_s": 7.0, "ttft_over_prefill": 3.5, "uncached_tokens": 9,
+        "damaged": False, "served_twice": False,
+    }  # fmt: skip
+    assert expected == {column: row[column] for column in expected}
+    more = msgspec.structs.replace(plan.requests[0], output_tokens=4)
+    tables = record.build(run, msgspec.structs.replace(plan, requests=(more,)))
+    assert tables["requests"]["served_twice"].to_list() == [True], "5 tokens, and 4 were asked for"
+
+
+def test_a_line_from_before_there_were_attempts_is_of_the_first_one(tmp_path: Path, plan: Plan) -> None:
+    """Numbers that a line does not have are nobody's word."""
+    run = empty_run(tmp_path / "run")
+    note(
+        run, "p", "transfer", S, id=0, peer="d", wan=True, size_bytes=8, chunks=2, t_end_ns=2 * S,
+        state="completed", cause=None,
+    )  # fmt: skip
+    row = record.build(run, plan)["transfers"].row(0, named=True)
+    assert (row["attempt"], row["source_bytes"], row["resent_bytes"], row["resumed"]) == (
+        0,
+        None,
+        None,
+        False,
+    )
+
+
+def test_the_part_of_a_transfer_before_its_prefills_end_is_hidden(tmp_path: Path, plan: Plan) -> None:
+    """From the first byte to the last chunk at the sink; of the same attempt's prefill."""
+    run = empty_run(tmp_path / "run")
+    note(run, "bench", "start", 0)
+    for attempt, end_s in ((0, 9), (1, 4)):
+        note(
+            run, "p", "prefill", 0, id=0, attempt=attempt, t_start_ns=0, t_end_ns=end_s * S, tokens=9,
+            kv_bytes=8,
+        )  # fmt: skip
+    note(
+        run, "p", "transfer", 2 * S, id=0, attempt=1, peer="d", wan=True, size_bytes=8, chunks=2,
+        t_end_ns=8 * S, state="completed", cause=None,
+    )  # fmt: skip
+    note(run, "d", "kv", 7 * S, id=0, attempt=1, size_bytes=8, chunks=2, checksum_errors=1)
+    row = record.build(run, plan)["transfers"].row(0, named=True)
+    assert (row["hidden_ratio"], row["checksum_errors"], row["goodput_bps"]) == (0.4, 1, 8 * 8 / 6)
+
+
+def test_failures_have_their_tables(tmp_path: Path, plan: Plan) -> None:
+    """Faults with their ends, who was down and how long, pools that go with the agent, and sockets."""
+    run = empty_run(tmp_path / "run")
+    note(run, "bench", "start", 0)
+    for t_s, fault, active in (
+        (5, "pause", True),
+        (7, "pause", False),
+        (8, "kill", True),
+        (9, "pause", True),
+    ):
+        note(run, "bench", "fault", t_s * S, fault=fault, target="p", active=active, detail="so")
+    note(run, "bench", "end", 20 * S, reason="complete")
+    for t_s, instance, up in ((7, "p", False), (8, "q", True), (9, "p", True), (10, "p", False)):
+        note(run, "router", "health", t_s * S, instance=instance, up=up, cause="silent")
+    note(run, "p", "held", 4 * S, pool="send", size_bytes=9, transfers=1)
+    note(run, "p", "connection", 4 * S, peer="d", opened=True, sockets=3, cause=None)
+    tables = record.build(run, plan)
+    assert tables["faults"].drop("detail").rows() == [
+        (5.0, 7.0, "pause", "p"), (8.0, None, "kill", "p"), (9.0, None, "pause", "p"),
+    ]  # fmt: skip
+    assert tables["health"].select("t_s", "instance", "up", "down_s").rows() == [
+        (7.0, "p", False, 2.0), (8.0, "q", True, None), (9.0, "p", True, None), (10.0, "p", False, 10.0),
+    ]  # fmt: skip
+    assert tables["pools"].rows() == [(4.0, "p", "send", 9, 1), (8.0, "p", "send", 0, 0)]
+    assert tables["connections"].rows() == [(4.0, "p", "d", True, 3, None)]
 
 
 def test_counters_become_differences(tmp_path: Path, plan: Plan) -> None:

@@ -18,7 +18,7 @@ from testbed.report.__main__ import main
 from testbed.report.markup import element
 from testbed.rundir import RunDir
 from tests.unit.synthetic_plan import expectation, make_plan, with_expectations
-from tests.unit.synthetic_run import write_run
+from tests.unit.synthetic_run import note, ns, write_run
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -121,6 +121,34 @@ def test_every_chart_speaks(run: RunDir, plan: Plan) -> None:
     assert all(" over time in " in chart and "no data" not in chart for chart in charts)
     assert text.count('class="shaded"') == len(charts)
     assert re.findall(r'class="event-label"[^>]*>([^<]+)<', text)[:3] == ["trouble", "tenants", "healed"]
+
+
+def test_failures_are_told(tmp_path: Path, plan: Plan) -> None:
+    """Faults shade the charts; the ledger says what is not accounted for and why KV was dropped."""
+    run = write_run(tmp_path / "run", plan, tcp_lines=64)
+    for t_s, active in ((90, True), (95, False)):
+        note(
+            run, "bench", "fault", ns(t_s), fault="restart", target="prefill-a1", active=active, detail="out"
+        )
+    note(run, "bench", "fault", ns(96), fault="corrupt", target="prefill-a2", active=True, detail="3 chunks")
+    note(run, "router", "health", ns(92), instance="prefill-a1", up=False, cause="silent for 2 s")
+    begun = {"attempt": 1, "peer": "decode-1", "use": "kv", "wan": True, "size_bytes": 9, "chunks": 1}
+    note(run, "prefill-a1", "transfer_begin", ns(89), id=3, **begun)
+    note(run, "prefill-a2", "transfer_begin", ns(89), id=4, **begun)
+    note(run, "prefill-a1", "held", ns(89), pool="send", size_bytes=9, transfers=1)
+    note(run, "prefill-a1", "connection", ns(89), peer="decode-1", opened=True, sockets=1)
+    text = written(run, plan)
+    shown = Outline(text).text
+    for said in (
+        "the ledger does not balance", "prefill-a1 was killed at 90.0 s", "silent for 2 s",
+        "request 4, attempt 1: 0 B produced, 0 B delivered, 0 B dropped", "Instances given up",
+    ):  # fmt: skip
+        assert said in shown, said
+    charts = re.findall(r'<svg [^>]*role="img"[^>]*aria-label="([^"]+)"', text)
+    assert {"Faults", "KV held by all pools", "Connections for KV"} <= {
+        chart.partition(" over time")[0] for chart in charts
+    }
+    assert text.count('class="shaded"') == 2 * len(charts), "the link's trouble, and the agent's"
 
 
 def test_any_name_is_text(tmp_path: Path) -> None:

@@ -11,26 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents import router
+from agents.config import Failures, Timeouts
 from agents.profiles import PROFILES
 from tests.unit.agent_config import LONG_TOKENS, SHORT_TOKENS, THRESHOLD_TOKENS, make_config
 from tests.unit.fake_agents import NETWORK, FakeAgent, fake_agents, serve_all
 
-WAIT_S = 20
+WAIT_S = 10
 URL = "/v1/completions"
 
 Agents = dict[str, FakeAgent]
 Scenario = Callable[[httpx.AsyncClient, Agents], Coroutine[Any, Any, None]]
 
 
+FINAL = Failures(policy="fail")
+
+
 @asynccontextmanager
-async def serving(journal: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Agents]]:
-    settings = make_config("router", journal, NETWORK)
+async def serving(journal: Path, **changes: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Agents]]:
+    settings = msgspec.structs.replace(make_config("router", journal, NETWORK), **changes)
     app = router.build(settings)
     async with (
         fake_agents(settings) as agents,
@@ -44,9 +49,9 @@ async def serving(journal: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Agent
 def play(tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario against a fresh router."""
 
-    def run(scenario: Scenario, *, answering: bool = True) -> None:
+    def run(scenario: Scenario, *, answering: bool = True, **changes: Any) -> None:
         async def prepared() -> None:
-            async with serving(tmp_path) as (http, agents), asyncio.timeout(WAIT_S):
+            async with serving(tmp_path, **changes) as (http, agents), asyncio.timeout(WAIT_S):
                 answers = asyncio.create_task(serve_all(agents, 4) if answering else asyncio.sleep(WAIT_S))
                 await scenario(http, agents)
                 answers.cancel()
@@ -176,7 +181,21 @@ def test_a_failure_before_the_first_token_is_503(play: Callable[..., None], stre
         response = await asking
         assert (response.status_code, response.json()["error"]["message"]) == (503, "the link is down")
 
-    play(scenario, answering=False)
+    play(scenario, answering=False, failures=FINAL)
+
+
+def test_kv_that_no_pool_could_hold_is_the_client_s_fault(play: Callable[..., None]) -> None:
+    """400, with what there is room for; nobody is told of the request."""
+    transport = make_config("router", Path()).transport
+    small = msgspec.structs.replace(transport, receive_pool_bytes=1000)
+
+    async def scenario(http: httpx.AsyncClient, agents: Agents) -> None:
+        response = await http.post(URL, json={"prompt_tokens": SHORT_TOKENS})
+        assert response.status_code == 400
+        assert "an instance holds at most 1000" in response.json()["error"]["message"]
+        assert all(agent.messages.empty() for agent in agents.values())
+
+    play(scenario, transport=small)
 
 
 @asynccontextmanager
@@ -196,7 +215,7 @@ def test_a_failure_in_the_middle_of_a_stream_is_told_in_it(tmp_path: Path) -> No
     """Tokens are there when generated; after them the cause comes as an event, and [DONE] all the same."""
 
     async def scenario() -> None:
-        settings = make_config("router", tmp_path, NETWORK)
+        settings = msgspec.structs.replace(make_config("router", tmp_path, NETWORK), failures=FINAL)
         body = {"prompt_tokens": LONG_TOKENS, "stream": True}
         async with (
             asyncio.timeout(WAIT_S),
@@ -217,6 +236,51 @@ def test_a_failure_in_the_middle_of_a_stream_is_told_in_it(tmp_path: Path) -> No
             await answer.__aexit__(None, None, None)
 
     asyncio.run(scenario())
+
+
+def test_a_stream_shows_signs_of_life_before_its_client_gives_up(tmp_path: Path) -> None:
+    """Comments, before the first token and between tokens; a retry in between is just a longer wait."""
+
+    async def scenario() -> None:
+        settings = msgspec.structs.replace(
+            make_config("router", tmp_path, NETWORK), timeouts=Timeouts(client_ns=300_000_000)
+        )
+        body = {"prompt_tokens": LONG_TOKENS, "stream": True, "max_tokens": 4}
+        async with (
+            asyncio.timeout(WAIT_S),
+            fake_agents(settings) as agents,
+            over_tcp(router.build(settings)) as http,
+        ):
+            answer = http.stream("POST", URL, json=body)
+            opening = asyncio.create_task(answer.__aenter__())
+            message = await agents["prefill-a1"].messages.get()
+            response = await opening
+            assert response.status_code == 200
+            lines = response.aiter_lines()
+            for _ in range(2):
+                assert await next_line(lines) == ": waiting"
+            decode = agents[message["decode"]]
+            decode.send("tokens", items=[[message["id"], 1, False]])
+            while (line := await next_line(lines)) == ": waiting":
+                pass
+            assert json.loads(line[6:])["usage"]["completion_tokens"] == 1
+            assert await next_line(lines) == ": waiting"
+            decode.send("failed", id=message["id"], cause="out of memory")
+            again = await agents["prefill-b1"].messages.get()
+            agents[again["decode"]].send("tokens", items=[[again["id"], 1, False], [again["id"], 3, True]])
+            rest = [line async for line in lines if line and line != ": waiting"]
+            counts = [json.loads(line[6:])["usage"]["completion_tokens"] for line in rest[:-1]]
+            assert (counts, rest[-1]) == ([2, 4], "data: [DONE]")
+            await answer.__aexit__(None, None, None)
+
+    asyncio.run(scenario())
+
+
+async def next_line(lines: AsyncIterator[str]) -> str:
+    """The next one that is not empty."""
+    while not (line := await anext(lines)):
+        pass
+    return line
 
 
 def test_metrics_are_what_prometheus_reads(play: Callable[[Scenario], None]) -> None:

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -38,6 +39,14 @@ def test_precedence(
     """Distrust comes before failure, failure before what could not be measured."""
     concluded = conclude(tuple(result(each) for each in statuses), trust)
     assert (concluded.status, concluded.exit_code, concluded.note) == (status, code, note)
+
+
+def test_the_ledger_is_no_expectation_and_yet_decides() -> None:
+    """It is not counted among them; one that does not balance fails a run in which all of them held."""
+    for status, note in (("PASS", "1 expectation held"), ("FAIL", "the ledger does not balance")):
+        ledger = msgspec.structs.replace(result("PASS", "ledger"), kind="ledger", status=status)
+        concluded = conclude((result("PASS"), ledger), ())
+        assert (concluded.status, concluded.note) == (status, note)
 
 
 def test_json_comes_back_as_it_was(tmp_path: Path) -> None:

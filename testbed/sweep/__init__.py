@@ -1,0 +1,1 @@
+"""Many scenarios with many seeds: which runs are asked for, what became of them."""
