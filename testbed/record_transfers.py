@@ -19,8 +19,9 @@ from testbed.record_rows import Row, SortedJournal, kills, rate_bps
 from testbed.units import NS_PER_S
 
 RUN_ENDED = "the run ended"
-LAST_MOMENT_NS = NS_PER_S
-"""What was under way when its request ended this shortly before the run need not have been told of it."""
+LAST_MOMENT_NS = 2 * NS_PER_S
+"""What was under way when its request ended so shortly before the run need not have been told of it. The
+bench waits a second for last words."""
 
 
 @dataclass(slots=True)

@@ -180,7 +180,7 @@ def test_the_end_of_the_run_is_a_reason_for_what_was_open(tmp_path: Path) -> Non
     assert [row[-1] for row in fates(tables)] == ["the run ended", "the run ended"]
     later = Story(tmp_path / "later", 0)
     later.begin(0)
-    assert later.found(51.5) == [
+    assert later.found(52.5) == [
         "request 0 was answered, but nobody decoded it",
         "request 0, attempt 0: 800 B produced, 0 B delivered, 0 B dropped",
     ]
