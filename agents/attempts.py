@@ -22,6 +22,8 @@ from agents.policies.view import Answer
 from agents.prefixes import Prefixes
 from agents.profiles import MODELS, PROFILES
 
+NEWS_S = 0.05
+"""Where several instances end at once, the last of them is known to have after this."""
 Action = Literal["recompute", "retry", "fail"]
 
 
@@ -37,7 +39,7 @@ class Attempts:
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self._settings, self._fleet, self._journal, self._metrics = settings, fleet, journal, metrics
-        self._model = MODELS[settings.model]
+        self._model, self._later = MODELS[settings.model], later
         self._longest_tokens = min(PROFILES[peer.profile].max_tokens for peer in settings.having("prefill"))
         self.room_bytes = min(settings.transport.send_pool_bytes, settings.transport.receive_pool_bytes)
         """KV that an instance of either role can hold."""
@@ -65,14 +67,33 @@ class Attempts:
         self._flights[flight.id] = flight
         if flight.prefill:
             self._place(flight)
-        else:
-            self._again(flight, self._missing(flight), ())
-
-    def _missing(self, flight: Flight) -> str:
+            return
         prefill = self._fleet.idlest_prefill(flight.route, flight.avoid)
-        return f"no {'decode' if prefill is not None else f'{flight.route} prefill'} instance is up"
+        cause = f"no {'decode' if prefill is not None else f'{flight.route} prefill'} instance is up"
+        if self._settings.failures.policy == "fail":
+            self._failed(flight, cause)
+            return
+        if prefill is None:
+            self._move(flight)
+        self._hold(flight, cause)
+
+    def _move(self, flight: Flight) -> None:
+        """To the PD cluster, if that is the policy and it can prefill."""
+        if self._settings.failures.policy == "recompute" and self._home:
+            flight.route = "pd"
+
+    def _hold(self, flight: Flight, cause: str) -> None:
+        """Let it wait for an instance: at least for so long that whatever else has ended is known to have."""
+        flight.prefill = flight.decode = ""
+        self._held[flight.id] = (flight, cause)
+        self.soon()
+
+    def soon(self) -> None:
+        """Look then whether there is an instance for those that wait."""
+        self._later(NEWS_S, self.resume)
 
     def _place(self, flight: Flight) -> None:
+        flight.spent += 1
         self.prefixes.place(flight)
         if not flight.waits:
             self._compute(flight)
@@ -150,7 +171,7 @@ class Attempts:
             case "sent":
                 self._arrived(flight)
             case "failed":
-                self._again(flight, message["cause"], (flight.prefill,))
+                self._again(flight, message["cause"], (flight.prefill, flight.decode))
             case _:
                 raise AssertionError(op)
 
@@ -211,6 +232,12 @@ class Attempts:
             self._again(flight, cause, (instance.peer.name,))
         self.prefixes.lost(instance)
 
+    def abandon(self, flight: Flight) -> None:
+        """Nobody waits for the answer any more."""
+        if flight.id in self._flights:
+            self._stop(flight)
+            self._failed(flight, "the client went away")
+
     def excuse(self, now_ns: int) -> None:
         """Count from now on: nobody was listening until now."""
         for flight in self._flights.values():
@@ -226,8 +253,10 @@ class Attempts:
         timeouts = self._settings.timeouts
         for flight in list(self._flights.values()):
             if now_ns - flight.moved_ns > timeouts.router_ns:
+                _, before = self._held.get(flight.id, (flight, ""))
+                waited = f"nothing moved for {timeouts.router_ns / 1e9:g} s"
                 self._stop(flight)
-                self._failed(flight, f"nothing moved for {timeouts.router_ns / 1e9:g} s")
+                self._failed(flight, f"{before}, and {waited}" if before else waited)
         for instance in self._fleet.instances.values():
             silent_ns = now_ns - instance.heard_ns
             if not instance.up and instance.flights and silent_ns > timeouts.lease_ns:
@@ -237,20 +266,18 @@ class Attempts:
         """An attempt is lost: stop what is left of it, and do what the failure policy says."""
         self._stop(flight)
         failures = self._settings.failures
-        if failures.policy == "fail" or flight.attempt + 1 >= failures.attempts:
+        if failures.policy == "fail" or flight.spent >= failures.attempts:
             self._failed(flight, cause)
             return
         flight.done = flight.told
         flight.avoid |= set(blamed)
         flight.prefilled = flight.arrived = flight.waits = False
-        if failures.policy == "recompute" and self._home:
-            flight.route = "pd"
+        self._move(flight)
         too_large = self.kv_bytes(flight.input_tokens) > self.room_bytes
         if too_large or flight.input_tokens > self._longest_tokens:
             self._failed(flight, cause)
         else:
-            self._held[flight.id] = (flight, cause)
-            self.resume()
+            self._hold(flight, cause)
 
     def resume(self) -> None:
         """Let go on what waits for an instance, if there is one now."""

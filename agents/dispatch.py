@@ -70,6 +70,7 @@ class Dispatcher:
         self._prefixes = self._attempts.prefixes
         self._config = policy_config(settings)
         self._state: State = self._policy.start(self._config)
+        self._opening: set[asyncio.Task[None]] = set()
         self._used: set[int] = set()
         self._next = 0
         self._steps = 0
@@ -95,7 +96,11 @@ class Dispatcher:
                 on_down=partial(self._down, instance),
                 on_restarted=partial(self._restarted, instance),
             )
-        await asyncio.gather(*map(self._open, self._fleet.instances.values()))
+        opening = [asyncio.create_task(self._open(one)) for one in self._fleet.instances.values()]
+        # Those that are away keep nobody else waiting: requests for them wait, or go elsewhere.
+        done, self._opening = await asyncio.wait(opening, timeout=self._settings.failures.probe_max_ns / 1e9)
+        for task in done:
+            task.result()
         self._looked_ns = time.monotonic_ns()
         self._ticks.wake()
 
@@ -122,7 +127,7 @@ class Dispatcher:
             self._retrans_bytes -= instance.signals.get("retrans_bytes", 0)
         instance.role, instance.signals = given_role(instance.peer), {}
         self._attempts.lost(instance, f"{instance.peer.name} {cause}")
-        self._attempts.resume()
+        self._attempts.soon()
 
     def close(self) -> None:
         """Let go of the instances and of the journal."""
@@ -188,6 +193,10 @@ class Dispatcher:
         """A number for what the policy was asked, in order."""
         self._steps += 1
         return self._steps
+
+    def abandon(self, flight: Flight) -> None:
+        """Its client has gone away."""
+        self._attempts.abandon(flight)
 
     def refusal(self, input_tokens: int) -> str | None:
         """Why a prompt of this length can never be served; None: it can."""

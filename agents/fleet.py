@@ -34,6 +34,8 @@ class Flight(msgspec.Struct):
     moved_ns: int
     """When something last happened to it."""
     attempt: int = 0
+    spent: int = 0
+    """Attempts that count: those that were placed."""
     avoid: frozenset[str] = frozenset()
     """Instances that have failed it."""
     done: int = 0

@@ -20,7 +20,7 @@ from agents import config, session, timeouts, wire
 from agents.decode import Decode
 from agents.journal import Journal
 from agents.prefill import Prefill
-from agents.ticks import Ticks
+from agents.ticks import Ticks, end_at_errors
 from agents.transport.receiver import Arrival, Receiver, ReceiverSettings
 from agents.transport.sender import Sender, SenderSettings, Signals
 
@@ -34,6 +34,8 @@ class Instance:
         self._settings = settings
         self._journal = Journal(settings.journal)
         self._last: Signals | None = None
+        self._before: Signals | None = None
+        """What the connections had counted when the present router came."""
         self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._tick)
         self._converting: asyncio.Task[None] | None = None
         me, transport = settings.me, settings.transport
@@ -58,7 +60,11 @@ class Instance:
                     pacing_bps=transport.pacing_bps if wan else 0,
                 )
         self._receiver = Receiver(
-            ReceiverSettings.of(settings), self._arrived, self._dropped, self._note_held
+            ReceiverSettings.of(settings),
+            self._arrived,
+            self._dropped,
+            self._note_held,
+            self._ticks.wake,
         )
         self.prefill = Prefill(settings, self._journal, self._sender, self._server.send, self._ticks.wake)
         self.decode = Decode(settings, self._journal, self._receiver, self._server.send)
@@ -99,6 +105,13 @@ class Instance:
             self.prefill.forget()
             self.decode.forget()
             self._receiver.forget()
+            if self._converting is not None:
+                self._converting.cancel()
+            self._before = self._sender.signals()
+        self._last = None  # what was said meanwhile may not have been heard
+        # Half an interval from when the router begins to look, or what it sees would be a matter of luck.
+        half_s = self._settings.scheduling.interval_ns / 2e9
+        asyncio.get_running_loop().call_later(half_s, self._ticks.wake)
         if self._settings.me.role == "prefill":
             self.prefill.open_pools()
 
@@ -153,11 +166,22 @@ class Instance:
         self._sender.tick(now_ns)
         self.decode.look(now_ns)
         if self._settings.me.cluster == "prfaas":
-            signals = self._sender.signals()
+            signals = self._signals()
             if signals != self._last:
                 self._server.say("signals", **msgspec.structs.asdict(signals))
             self._last = signals
         return self._sender.active or self._receiver.active
+
+    def _signals(self) -> Signals:
+        """What the connections say, counted from when the present router came."""
+        now, before = self._sender.signals(), self._before
+        if before is None:
+            return now
+        return msgspec.structs.replace(
+            now,
+            acked_bytes=now.acked_bytes - before.acked_bytes,
+            retrans_bytes=now.retrans_bytes - before.retrans_bytes,
+        )
 
     def _note_held(self, held_bytes: int, count: int) -> None:
         self._journal.note(
@@ -174,6 +198,7 @@ class Instance:
 async def _main() -> None:
     settings = config.from_arguments()
     timeouts.check(settings.timeouts)
+    end_at_errors()
     await Instance(settings).run()
 
 

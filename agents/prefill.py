@@ -12,6 +12,7 @@ there is no room the next request waits.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
@@ -64,6 +65,7 @@ class Prefill:
         self._queue: asyncio.PriorityQueue[tuple[float, int, int]] = asyncio.PriorityQueue()
         self._taken = 0
         self._jobs: dict[int, Job] = {}
+        self._computing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -112,7 +114,7 @@ class Prefill:
             if job.transfer is not None and job.transfer.moved_ns > job.told_ns:
                 job.told_ns = job.transfer.moved_ns
                 moved.append(number)
-        return {"computing": any(job.task is not None for job in self._jobs.values()), "moved": moved}
+        return {"computing": self._computing, "moved": moved}
 
     async def idle(self) -> None:
         """Wait until nothing is queued, computed or on its way."""
@@ -132,7 +134,12 @@ class Prefill:
         """Let something go on beside the next request; the loop itself would not keep hold of it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()
 
     async def compute(self) -> None:
         """Take requests from the queue, one after the other, for ever."""
@@ -167,7 +174,11 @@ class Prefill:
                 return
         start_ns = time.monotonic_ns()
         transfer = self._announce(job, message["decode"], "kv", sizes, start_ns)
-        await self._layers(transfer, sizes, start_ns, took_ns)
+        self._computing = True
+        try:
+            await self._layers(transfer, sizes, start_ns, took_ns)
+        finally:
+            self._computing = False
         self._journal.note(
             "prefill",
             job.queued_ns,
@@ -232,11 +243,13 @@ class Prefill:
 
     def _deadline_s(self, job: Job, peer: str, size_bytes: int) -> float:
         """When a transfer has to begin at the latest for its first token to be in time, at the goodput
-        measured so far; 0 where the order is that in which KV is produced.
+        measured so far; 0 where the order is that in which KV is produced. Copies of prefixes come last.
         """
         transport = self._settings.transport
-        if transport.priority == "fifo" or "since_ns" not in job.message:
+        if transport.priority == "fifo":
             return 0.0
+        if job.message["since_ns"] is None:
+            return math.inf
         goodput_bps = self._sender.goodput_bps(peer)
         needed_s = size_bytes * 8 / goodput_bps if goodput_bps else 0.0
         return float(job.message["since_ns"] + transport.ttft_target_ns) / 1e9 - needed_s

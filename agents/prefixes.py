@@ -123,7 +123,14 @@ class Prefixes:
         self._next += 1
         crossing = fetch.tokens - fetch.held_tokens
         self._fetches[number] = _Fetch(source.peer.name, target, crossing, flight, cluster)
-        source.send("ship", id=number, kv_tokens=crossing, prompt_tokens=fetch.tokens, to=target)
+        source.send(
+            "ship",
+            id=number,
+            kv_tokens=crossing,
+            prompt_tokens=fetch.tokens,
+            to=target,
+            since_ns=None if flight is None else flight.sent_ns,
+        )
         return number
 
     def copy_hot(self) -> None:

@@ -23,6 +23,7 @@ from agents import config, timeouts
 from agents.dispatch import Dispatcher
 from agents.fleet import Flight
 from agents.profiles import PROFILES
+from agents.ticks import end_at_errors
 
 SIGNS_OF_LIFE = 3
 """So many in the time after which a client gives up."""
@@ -79,7 +80,7 @@ def build(settings: config.Config) -> FastAPI:
         return Response(dispatcher.exposition(), media_type="text/plain; version=0.0.4")
 
     @app.post("/v1/completions")
-    async def completions(body: Completion) -> Response:
+    async def completions(body: Completion, request: Request) -> Response:
         tokens = body.length_tokens()
         if tokens > longest:
             return _error(400, f"{tokens} input tokens; this system serves at most {longest}")
@@ -90,12 +91,26 @@ def build(settings: config.Config) -> FastAPI:
             return _error(400, refusal)
         chain = tuple(body.hash_ids)
         flight = dispatcher.submit(body.request_id, tokens, body.max_tokens, body.user, chain)
-        return await _answer(flight, settings.model, settings.timeouts.client_ns / 1e9, stream=body.stream)
+        gone = asyncio.create_task(_gone(request, flight, dispatcher))
+        patience_s = settings.timeouts.client_ns / 1e9
+        try:
+            return await _answer(flight, settings.model, patience_s, dispatcher, stream=body.stream)
+        finally:
+            gone.cancel()
 
     return app
 
 
-async def _answer(flight: Flight, model: str, patience_s: float, *, stream: bool) -> Response:
+async def _gone(request: Request, flight: Flight, dispatcher: Dispatcher) -> None:
+    """Wait until the client has gone away, and let go of its request then."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    dispatcher.abandon(flight)
+
+
+async def _answer(
+    flight: Flight, model: str, patience_s: float, dispatcher: Dispatcher, *, stream: bool
+) -> Response:
     """Everything at once at the end, or a stream from the first token on; 503 when it ends before that.
 
     A stream begins without a token where the client, who waits for `patience_s`, would give up.
@@ -105,16 +120,25 @@ async def _answer(flight: Flight, model: str, patience_s: float, *, stream: bool
         try:
             done = await asyncio.wait_for(flight.next(), patience_s / SIGNS_OF_LIFE if stream else None)
         except TimeoutError:
-            return _stream(flight, 0, model, patience_s)
+            return _stream(flight, 0, model, patience_s, dispatcher)
         if flight.cause is not None:
             return _error(503, flight.cause)
         if stream:
-            return _stream(flight, done, model, patience_s)
+            return _stream(flight, done, model, patience_s, dispatcher)
     return Response(msgspec.json.encode(_chunk(flight, model, done, done)), media_type="application/json")
 
 
-def _stream(flight: Flight, done: int, model: str, patience_s: float) -> StreamingResponse:
-    return StreamingResponse(_events(flight, done, model, patience_s), media_type="text/event-stream")
+def _stream(
+    flight: Flight, done: int, model: str, patience_s: float, dispatcher: Dispatcher
+) -> StreamingResponse:
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for event in _events(flight, done, model, patience_s):
+                yield event
+        finally:  # also when the client goes away in the middle
+            dispatcher.abandon(flight)
+
+    return StreamingResponse(events(), media_type="text/event-stream")
 
 
 def _error(status: int, message: str) -> JSONResponse:
@@ -172,6 +196,7 @@ class Server(uvicorn.Server):
 async def _main() -> None:
     settings = config.from_arguments()
     timeouts.check(settings.timeouts)
+    end_at_errors()
     server = Server(
         uvicorn.Config(
             build(settings),

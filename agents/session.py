@@ -10,7 +10,6 @@ exactly once, and in order.
     hello(incarnation, heard)                      instance, in answer
     beat()                                         router, four times in `failures.silence_ns`
     beat(...)                                      instance, in answer, with whatever its `beat` says
-    skip(n)                                        what is not numbered above `n` was forgotten
 """
 
 from __future__ import annotations
@@ -105,10 +104,6 @@ class Session:
         data = self._books.numbered(op, fields)
         if self._line is not None:
             self._line.write(data)
-
-    def forget(self) -> None:
-        """Do not send again what is not acknowledged: nobody waits for it any more."""
-        self._books.forget()
 
     def close(self) -> None:
         """End the conversation: no beat, no attempt and no call-back comes after this."""

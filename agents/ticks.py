@@ -7,6 +7,20 @@ import os
 import traceback
 from collections.abc import Callable
 from math import ceil
+from typing import Any
+
+
+def end_at_errors() -> None:
+    """From now on an error that nobody handles ends the program: half of it would look like one at rest."""
+    asyncio.get_running_loop().set_exception_handler(_end)
+
+
+def _end(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    loop.default_exception_handler(context)
+    error = context.get("exception")
+    if error is not None:
+        traceback.print_exception(error)
+    os._exit(1)
 
 
 class Ticks:

@@ -12,19 +12,20 @@ LATE = 4
 """Who looks regularly and finds that so many intervals have passed since the last look has not run itself, or
 rested, and finds fault with nobody else.
 """
-_MOST = 10.0
-"""Whatever the size, nobody waits longer than so many times the floor behind it."""
+MARGIN = 2.0
 
 
-def patience_s(floor_s: float, size_bytes: int, goodput_bps: float, margin: float = 2.0) -> float:
+def patience_s(floor_ns: int, outer_ns: int, size_bytes: int, goodput_bps: float) -> float:
     """How long something may go on without a sign of progress.
 
-    `floor_s`, and `margin` times as long as `size_bytes` take at `goodput_bps`, though no more than ten times
-    the floor. A goodput of 0 says that nothing was measured yet: the floor alone.
+    A timeout of the ladder, and twice as long as `size_bytes` take at `goodput_bps`; though no more than half
+    of the way to the next timeout of the ladder, `outer_ns`, so that the order holds whatever the size. A
+    goodput of 0 says that nothing was measured yet: the timeout alone.
     """
+    most_s = (floor_ns + outer_ns) / 2e9
     if goodput_bps <= 0:
-        return floor_s
-    return floor_s + min(margin * size_bytes * 8 / goodput_bps, _MOST * floor_s)
+        return floor_ns / 1e9
+    return min(floor_ns / 1e9 + MARGIN * size_bytes * 8 / goodput_bps, most_s)
 
 
 def ladder(timeouts: Timeouts) -> list[str]:

@@ -6,7 +6,8 @@ router -> instance (`id`: the job, see `agents.config.job`)
                                                       `kv_tokens` of the prompt; asked for at `since_ns`
     expect(id, output_tokens, kv_bytes, unpack_bytes) KV will come; then generate
     cancel(id)                                        forget the job and its KV
-    ship(id, kv_tokens, prompt_tokens, to)            send an instance the end of a cached prefix
+    ship(id, kv_tokens, prompt_tokens, to, since_ns)  send an instance the end of a cached prefix; since null:
+                                                      nobody waits for it
     become(role, conversion_s)                        finish the work of one role, take the other
 instance -> router
     reserved(id)                                      there is room for its KV (`destination_first`)
@@ -158,27 +159,18 @@ class Books:
             self._kept.popleft()
 
     def take(self, message: Message) -> bool:
-        """Whether it is to be handled: neither heard before nor a word of the session's own."""
+        """Whether it is to be handled, as it was not heard before."""
         self.acknowledged(number(message, "heard"))
         del message["heard"]
         if "n" not in message:
             return True
         n = number(message, "n")
         del message["n"]
-        if message["op"] == "skip":
-            self.heard = max(self.heard, n)
-            return False
         if n > self.heard + 1:
             raise MalformedError(f"message {n} after {self.heard}")
         new = n > self.heard
         self.heard = max(self.heard, n)
         return new
-
-    def forget(self) -> None:
-        """Keep nothing but that there was something."""
-        if self._kept:
-            self._kept.clear()
-            self._kept.append((self._said, encode("skip", {"n": self._said, "heard": self.heard})))
 
 
 def tcp_socket(congestion_control: str) -> socket.socket:

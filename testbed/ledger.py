@@ -3,6 +3,8 @@
 - Every request has one terminal state and is answered once, from KV that was complete and whole.
 - Every attempt to move KV has one fate: what it produced was delivered, dropped with a reason, or superseded
   by another attempt; what was delivered is what was announced, and what the sink counted.
+- The words of its two ends fit: nobody received what was not produced, nothing was acknowledged that the sink
+  did not count. Where one was killed, half of the words may be missing.
 - At the end of the run no pool holds anything, but for requests that were still open then.
 """
 
@@ -53,6 +55,7 @@ def violations(tables: Tables) -> list[str] | None:
     return [
         *(text for row in tables["requests"].iter_rows(named=True) for text in _request(row)),
         *(text for row in kv(tables).iter_rows(named=True) for text in _attempt(row)),
+        *(text for row in kv(tables).iter_rows(named=True) for text in _ends(row, tables["faults"])),
         *_pools(tables, float(ends[0])),
     ]
 
@@ -76,9 +79,7 @@ def _request(row: dict[str, Any]) -> Iterator[str]:
 
 def _attempt(row: dict[str, Any]) -> Iterator[str]:
     """What is wrong with one attempt."""
-    who = f"request {row['id']}, attempt {row['attempt']}"
-    if row["use"] == "cache":
-        who = f"cached prefix {row['id']}"
+    who = _who(row)
     produced, delivered, dropped, superseded = (
         row[f"{what}_bytes"] for what in ("produced", "delivered", "dropped", "superseded")
     )
@@ -94,6 +95,29 @@ def _attempt(row: dict[str, Any]) -> Iterator[str]:
     if row["damaged_chunks"]:
         chunks = quantity(row["damaged_chunks"], "chunks")
         yield f"{who}: {row['sink']} accepted {chunks} although damaged"
+
+
+def _ends(row: dict[str, Any], faults: pl.DataFrame) -> Iterator[str]:
+    """What the two ends of one attempt say against each other, if neither was killed since it began."""
+    sink_bytes, acked_bytes = row["sink_bytes"], row["acked_bytes"]
+    if sink_bytes is None or acked_bytes is None:
+        return
+    killed = pl.col("fault").is_in(["kill", "restart"]) & (pl.col("t_s") >= row["start_s"])
+    if not faults.filter(killed & pl.col("target").is_in([row["source"], row["sink"]])).is_empty():
+        return
+    who = _who(row)
+    if sink_bytes > row["produced_bytes"]:
+        texts = _sizes(row["produced_bytes"], sink_bytes)
+        yield f"{who}: {texts[0]} produced, but {row['sink']} received {texts[1]}"
+    if acked_bytes > sink_bytes:
+        texts = _sizes(acked_bytes, sink_bytes)
+        yield f"{who}: {texts[0]} acknowledged, but {row['sink']} received {texts[1]}"
+
+
+def _who(row: dict[str, Any]) -> str:
+    if row["use"] == "cache":
+        return f"cached prefix {row['id']}"
+    return f"request {row['id']}, attempt {row['attempt']}"
 
 
 def _pools(tables: Tables, end_s: float) -> Iterator[str]:

@@ -289,6 +289,7 @@ def _failures() -> dict[str, Metric]:
     for column, meaning in {
         "retried": "requests tried again in their own cluster",
         "recomputed": "requests tried again in the PD cluster",
+        "cut_off": "requests without an end when the run had to end",
     }.items():
         metrics[f"requests.{column}"] = _counted("requests", "requests", meaning, (column, True))
         metrics[f"requests.{column}_ratio"] = Metric(

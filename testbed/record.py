@@ -63,6 +63,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "ttft_over_prefill": pl.Float64,  # (ttft_s - queue_s) / prefill_s: 1 where the transfer is hidden
         "damaged": pl.Boolean,  # its KV was taken with a damaged chunk: a defect
         "served_twice": pl.Boolean,  # it ended twice, or got more tokens than it asked for: a defect
+        "cut_off": pl.Boolean,  # no end before the run had to: all that a system that hangs may show
     },
     "decisions": {
         "t_s": pl.Float64,
@@ -128,6 +129,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "resent_bytes": pl.Int64,  # by the transport, not by TCP
         "resumed": pl.Boolean,  # completed, although a part had to be sent again
         "source_bytes": pl.Int64,  # produced, by the source's last word
+        "acked_bytes": pl.Int64,  # of these, acknowledged by the sink, by the same word
         "sink_bytes": pl.Int64,  # received, by the sink's last word
         "source_end_s": pl.Float64,
         "sink_end_s": pl.Float64,

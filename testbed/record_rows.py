@@ -19,6 +19,8 @@ Row = dict[str, Any]
 L = TypeVar("L", bound=lines.Line)
 
 BITS_PER_BYTE = 8
+CUT_OFF = "no end before the deadline"
+"""What `agents/client.py` gives as the cause of a request that had no end when the run had to end."""
 
 
 class SortedJournal:
@@ -113,6 +115,7 @@ def _planned(request: Request) -> Row:
         "retried": False,
         "damaged": False,
         "served_twice": False,
+        "cut_off": False,
     }
 
 
@@ -125,7 +128,7 @@ def _routed(decision: lines.Decision, retries: list[lines.Retry]) -> Row:
         "decode": placed.decode,
         "uncached_tokens": decision.uncached_tokens,
         "threshold_tokens": decision.threshold_tokens,
-        "attempts": 0 if decision.route is None else 1 + len(again),
+        "attempts": (decision.prefill is not None) + len(again),
         "recomputed": any(retry.action == "recompute" for retry in again),
         "retried": any(retry.action == "retry" for retry in again),
     }
@@ -142,6 +145,7 @@ def _seen_by_client(journal: SortedJournal, client: lines.Request) -> Row:
         "tokens": client.tokens,
         "state": client.state,
         "cause": client.cause,
+        "cut_off": client.cause == CUT_OFF,
     }
 
 

@@ -11,7 +11,6 @@ and it has none where nobody said a word: `ledger` calls that a violation.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from testbed import journal_lines as lines
@@ -161,6 +160,7 @@ def _kv_transfer(journal: SortedJournal, ledger: _Ledger, one: _Attempt) -> Row:
         "resent_bytes": word.resent_bytes if word else None,
         "resumed": one.completed and bool(word and word.resent_bytes),
         "source_bytes": word.produced_bytes if word else None,
+        "acked_bytes": word.acked_bytes if word else None,
         "source_end_s": journal.seconds(end_ns),
         "sink_end_s": journal.seconds(one.sink_end_ns),
         "legs_apart_s": ledger.legs_apart_s(one),
@@ -184,48 +184,42 @@ def _at_the_sink(one: _Attempt) -> Row:
 def _attempts(journal: SortedJournal) -> list[_Attempt]:
     """All attempts, in the order in which they began, with all that was said of them."""
     found = _begun(journal)
-    by_source: dict[tuple[str, int, int], list[_Attempt]] = defaultdict(list)
-    by_sink: dict[tuple[str, int, int], list[_Attempt]] = defaultdict(list)
+    by_source: dict[tuple[str, int, int], _Attempt] = {}
+    by_sink: dict[tuple[str, int, int], _Attempt] = {}
     for one in found:
-        by_source[one.source, *one.key].append(one)
-        by_sink[one.begun.peer, *one.key].append(one)
+        by_source.setdefault((one.source, *one.key), one)
+        by_sink.setdefault((one.begun.peer, *one.key), one)
     for source, produced in journal.noted(lines.Produced):
         if at_source := by_source.get((source, produced.id, produced.attempt)):
-            _latest(at_source, produced.t_ns).produced_bytes += produced.size_bytes
+            at_source.produced_bytes += produced.size_bytes
     for sink, kv in journal.noted(lines.Kv):
         if at_sink := by_sink.get((sink, kv.id, kv.attempt)):
-            _latest(at_sink, kv.t_ns).arrivals.append(kv)
+            at_sink.arrivals.append(kv)
     for sink, dropped in journal.noted(lines.KvDropped):
         if at_sink := by_sink.get((sink, dropped.id, dropped.attempt)):
-            _latest(at_sink, dropped.t_ns).dropped = dropped
+            at_sink.dropped = dropped
     return found
 
 
 def _begun(journal: SortedJournal) -> list[_Attempt]:
-    """All attempts, each with the last word of its source, if there is one."""
-    by_source: dict[tuple[str, int, int], list[_Attempt]] = defaultdict(list)
-    for source, begun in journal.noted(lines.TransferBegin):
-        by_source[source, begun.id, begun.attempt].append(_Attempt(source, begun))
+    """All attempts, each with the last word of its source, if there is one.
+
+    A beginning or a last word that is there once more is a row of its own, for `ledger` to wonder at.
+    """
+    found = [_Attempt(source, line) for source, line in journal.noted(lines.TransferBegin)]
+    without_word: dict[tuple[str, int, int], _Attempt] = {}
+    for one in found:
+        without_word.setdefault((one.source, *one.key), one)
     for source, word in journal.noted(lines.Transfer):
-        of_source = by_source[source, word.id, word.attempt]
-        if without_word := [one for one in of_source if one.word is None]:
-            _latest(without_word, word.t_ns).word = word
+        if begun := without_word.pop((source, word.id, word.attempt), None):
+            begun.word = word
         else:
-            of_source.append(_Attempt(source, word, word))
-    return sorted((one for some in by_source.values() for one in some), key=lambda one: one.begun.t_ns)
+            found.append(_Attempt(source, word, word))
+    return sorted(found, key=lambda one: one.begun.t_ns)
 
 
 def _earliest(*times_ns: int | None) -> int | None:
     return min((t_ns for t_ns in times_ns if t_ns is not None), default=None)
-
-
-def _latest(attempts: list[_Attempt], t_ns: int) -> _Attempt:
-    """The last that had begun by then, as a router that was started again numbers prefixes from the start.
-
-    The first, if none had: the sink may speak before the source.
-    """
-    begun = [one for one in attempts if one.begun.t_ns <= t_ns] if len(attempts) > 1 else attempts
-    return begun[-1] if begun else attempts[0]
 
 
 def _flows(journal: SortedJournal) -> list[Row]:

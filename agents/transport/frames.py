@@ -34,7 +34,7 @@ import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 HELLO, OFFER, CHUNK, SEAL, DROP = range(1, 6)
-GRANTED, GOT, BAD, COMPLETE, REFUSED, GONE = range(1, 7)
+GRANTED, GOT, BAD, COMPLETE, REFUSED, GONE, WAITING = range(1, 8)
 UNKNOWN, GIVEN_UP = 1, 2
 """Codes of gone."""
 DAMAGED, MISMATCH, TOO_LARGE = 1, 2, 3
@@ -115,7 +115,7 @@ class Ack(msgspec.Struct, frozen=True):
         if xxh3_64_intdigest(body) != _SUM.unpack_from(data, _ACK.size)[0]:
             raise FrameError("damaged answer")
         magic, kind, code, transfer, chunk = _ACK.unpack(body)
-        if magic != b"KVA1" or not GRANTED <= kind <= GONE:
+        if magic != b"KVA1" or not GRANTED <= kind <= WAITING:
             raise FrameError(f"answer {kind} with magic {magic!r}")
         return cls(kind, transfer, chunk, code)
 

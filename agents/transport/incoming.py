@@ -16,6 +16,7 @@ from typing import Protocol
 
 from xxhash import xxh3_64
 
+from agents.transport import tcp_info
 from agents.transport.frames import CHUNK, HEADER_BYTES, HELLO, SEAL, Ack, FrameError, Header
 
 LOW_WATER_BYTES = 16 << 20
@@ -58,6 +59,11 @@ class Incoming:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._readable)
         self._wait_for(HEADER_BYTES)
+
+    @property
+    def received_bytes(self) -> int:
+        """What the kernel has got, of chunks that are not whole too."""
+        return tcp_info.received_bytes(self._socket) if self._open else 0
 
     def answer(self, ack: Ack) -> None:
         """Write an answer, behind those that wait because the sender does not read them."""

@@ -22,6 +22,8 @@ from agents.transport import tcp_info
 from agents.transport.frames import ACK_BYTES, HELLO, Ack, FrameError, Header
 from agents.transport.transfers import Chunk
 
+FEWEST, LEAST_BYTES = 2, 1 << 20
+"""Chunks, and bytes of them, that a lane may have however slow it is."""
 UNSENT_BYTES = 32 << 20
 """So much waits in the kernel of one lane for its turn: the rest can still change its order, or go. It
 is written in steps of a half, so that less would be more system calls."""
@@ -78,6 +80,8 @@ class Lane:
         self.carried_bytes = 0
         self.pushed_bytes = self.acked_bytes = self.retrans_bytes = 0
         """Of this connection: given to it, acknowledged by the receiver's TCP, sent again by ours."""
+        self.bytes_per_s = 0.0
+        """What it got through of late."""
         self.busy_s = 0.0
         """How long it has had something to send, or to be acknowledged by the receiver's TCP."""
         self.closed_acked_bytes = self.closed_retrans_bytes = 0
@@ -104,6 +108,15 @@ class Lane:
     def idle(self) -> bool:
         """Whether it stands and has handed everything to the kernel."""
         return self.state == "open" and not self._parts
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes a chunk: up to two, or a mebibyte, and more only as far as half a second carries.
+
+        On a slow path a chunk would wait for minutes in the kernel of a lane, where nobody can overtake it.
+        """
+        most_bytes = max(self.bytes_per_s / 2, LEAST_BYTES)
+        return self.idle and (len(self.carries) < FEWEST or self.carried_bytes < most_bytes)
 
     @property
     def busy(self) -> bool:

@@ -6,15 +6,12 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
 
-import msgspec
-
-from agents import config
 from agents.timeouts import patience_s
 from agents.transport import frames
 from agents.transport.frames import Ack
 from agents.transport.lanes import Lane, Route
+from agents.transport.settings import SenderSettings
 from agents.transport.tcp_info import TcpInfo
 from agents.transport.transfers import Chunk, Transfer
 
@@ -26,6 +23,8 @@ _COPIES = 2
 """The kernel of a receiver that is frozen acknowledges every copy of a chunk; no more than so many count."""
 _PATIENCES = 8
 """A receiver that answers nothing on one connection after the other gets up to so many times the patience."""
+SIGNS_OF_LIFE = 4
+"""So many in the time after which a receiver would give a transfer up."""
 _WEIGHT = 0.25
 """Of the last look in the measured goodput, where that is less than before."""
 
@@ -34,40 +33,6 @@ _REFUSALS = {
     frames.MISMATCH: "what came is not what was announced",
     frames.TOO_LARGE: "it is larger than the pool",
 }
-
-
-class SenderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How KV is sent; `name` is this sender's, by which receivers know its connections."""
-
-    name: str
-    connections: int
-    chunk_bytes: int
-    verified: bool
-    priority: Literal["fifo", "least_slack"] = "fifo"
-    transfer_ns: int = config.Timeouts().transfer_ns
-    lease_ns: int = config.Timeouts().lease_ns
-    tick_ns: int = 250_000_000
-    """How often `tick` is called. One that comes much later than that finds fault with nobody else."""
-    probe_ns: int = config.Failures().probe_ns
-    probe_max_ns: int = config.Failures().probe_max_ns
-    flaws: tuple[config.Flaw, ...] = ()
-
-    @classmethod
-    def of(cls, settings: config.Config) -> SenderSettings:
-        """What an agent was told."""
-        return cls(
-            name=settings.name,
-            connections=settings.transport.connections,
-            chunk_bytes=settings.transport.chunk_bytes,
-            verified=settings.transport.payload == "verified",
-            priority=settings.transport.priority,
-            transfer_ns=settings.timeouts.transfer_ns,
-            lease_ns=settings.timeouts.lease_ns,
-            tick_ns=settings.scheduling.interval_ns,
-            probe_ns=settings.failures.probe_ns,
-            probe_max_ns=settings.failures.probe_max_ns,
-            flaws=settings.flaws,
-        )
 
 
 class Peer:
@@ -101,6 +66,8 @@ class Peer:
         self._giving = False
         self._cause = ""
         self.goodput_bps = 0.0
+        self.moved_ns = 0
+        """When the last byte was acknowledged."""
 
     @property
     def sockets(self) -> int:
@@ -171,22 +138,26 @@ class Peer:
             if moved_bytes or lane.heard or not lane.busy:
                 lane.moved_ns, lane.heard = now_ns, False
             if moved_bytes:
-                for chunk in lane.carries:
-                    if chunk.copies <= _COPIES:
-                        chunk.transfer.moved_ns = now_ns
-                self._in_turn(now_ns)
-            if took_s > 0 and (moved_bytes >= _STEP_BYTES or self._queue):
-                rate_bps += moved_bytes * 8 / took_s
+                self._moved(lane, now_ns)
+            if took_s > 0:
+                lane.bytes_per_s = moved_bytes / took_s
+                if moved_bytes >= _STEP_BYTES or self._queue:
+                    rate_bps += 8 * lane.bytes_per_s
         if rate_bps > self.goodput_bps:
             self.goodput_bps = rate_bps
         elif rate_bps and self._queue:  # less than before, and not for want of something to send
             self.goodput_bps += _WEIGHT * (rate_bps - self.goodput_bps)
         return infos
 
-    def _in_turn(self, now_ns: int) -> None:
-        """Something has moved: so have those who wait in the queue behind it."""
+    def _moved(self, lane: Lane, now_ns: int) -> None:
+        """Bytes of a lane were acknowledged: what it carries has moved, and who waits in the queue."""
+        self.moved_ns = now_ns
+        for chunk in lane.carries:
+            if chunk.copies <= _COPIES:
+                chunk.transfer.moved_ns = now_ns
         for transfer in self.transfers.values():
-            if transfer.granted and all(chunk.lane is None for chunk in transfer.pending.values()):
+            behind = transfer.asked_on is lane and lane.acked_bytes <= transfer.asked_at
+            if transfer.waits or behind:
                 transfer.moved_ns = now_ns
 
     def excuse(self, now_ns: int) -> None:
@@ -196,8 +167,10 @@ class Peer:
         for transfer in self.transfers.values():
             transfer.moved_ns = now_ns
 
-    def judge(self, now_ns: int) -> None:
-        """Give up what has stood still for too long: connections, then transfers."""
+    def judge(self, now_ns: int, moved_ns: int) -> None:
+        """Give up what has stood still for too long: connections, then transfers. `moved_ns`: when anything
+        that this sender has, for whomever, last moved.
+        """
         self._drops = {
             number: drop
             for number, drop in self._drops.items()
@@ -206,27 +179,39 @@ class Peer:
         if "no_timeouts" in self._settings.flaws:
             return
         if "wait_for_tcp" not in self._settings.flaws:
-            self._judge_lanes(now_ns)
+            self._judge_lanes(now_ns, moved_ns)
         if "no_lease" not in self._settings.flaws:
-            lease_s = patience_s(self._settings.lease_ns / 1e9, self.unacked_bytes, self.goodput_bps)
+            lease_ns, outer_ns = self._settings.lease_ns, self._settings.decode_wait_ns
+            lease_s = patience_s(lease_ns, outer_ns, self.unacked_bytes, self.goodput_bps)
             for transfer in list(self.transfers.values()):
                 still_s = (now_ns - transfer.moved_ns) / 1e9
                 if transfer.stuck and still_s > lease_s:
                     why = f" ({self._cause})" if self._cause and not self.sockets else ""
                     self.end(transfer, f"lease ran out: nothing moved for {still_s:.1f} s{why}", tell=True)
 
-    def _judge_lanes(self, now_ns: int) -> None:
-        """Break off lanes that stand still, and ask again what was not answered: it may be on such a lane."""
+    def _judge_lanes(self, now_ns: int, moved_ns: int) -> None:
+        """Break off lanes that stand still, and ask again what was not answered: it may be on such a lane.
+
+        Where others move there is a path, and a lane that stands still has only lost packets: to send all of
+        it again would be of no help to those who wait for the same link. It has half a lease then.
+        """
         lane_bps = self.goodput_bps / max(1, self.sockets)
-        limit_s = patience_s(self._settings.transfer_ns / 1e9, _STEP_BYTES, lane_bps)
+        transfer_ns, outer_ns = self._settings.transfer_ns, self._settings.lease_ns
+        limit_s = patience_s(transfer_ns, outer_ns, _STEP_BYTES, lane_bps)
+        others_move = (now_ns - moved_ns) / 1e9 <= limit_s
+        least_s = max(limit_s, outer_ns / 2e9) if others_move else limit_s
+        alive_s = self._settings.decode_wait_ns / 1e9 / SIGNS_OF_LIFE
         for lane in self.lanes:
             still_s = (now_ns - lane.moved_ns) / 1e9
-            if lane.busy and still_s > limit_s * min(2**lane.fruitless, _PATIENCES):
+            if lane.busy and still_s > least_s * min(2**lane.fruitless, _PATIENCES):
                 lane.abort(f"stood still for {still_s:.1f} s")
         for transfer in self.transfers.values():
             unanswered = not transfer.granted or (transfer.asking and not transfer.pending)
-            if unanswered and transfer.asked_on and now_ns - transfer.asked_ns > limit_s * 1e9:
-                self._ask(transfer)
+            asked_s = (now_ns - transfer.asked_ns) / 1e9
+            overdue = unanswered and transfer.asked_on and asked_s > limit_s
+            moves = transfer.granted and (now_ns - transfer.moved_ns) / 1e9 < alive_s
+            if overdue or (asked_s > alive_s and (moves or transfer.waits)):
+                self._ask(transfer)  # overdue, or so that nobody thinks that it is gone
         self._give()
 
     # What lanes ask and say, see lanes.Owner.
@@ -270,7 +255,7 @@ class Peer:
 
     def acknowledged(self, ack: Ack) -> None:
         """The receiver has spoken of a transfer."""
-        if ack.kind in (frames.GONE, frames.COMPLETE):
+        if ack.kind in (frames.GONE, frames.COMPLETE, frames.REFUSED):
             self._drops.pop(ack.transfer, None)
         transfer = self.transfers.get(ack.transfer)
         if transfer is None:
@@ -281,6 +266,7 @@ class Peer:
                 self._granted(transfer)
             case frames.GOT:
                 self._got(transfer, ack.chunk)
+                self._give()
             case frames.BAD:
                 chunk = transfer.pending.get(ack.chunk)
                 if chunk is not None and chunk.lane is not None:
@@ -335,17 +321,19 @@ class Peer:
                 lane.open()
 
     def _give(self) -> None:
-        """Give each lane that has nothing left the next chunk, the one with the least under way first."""
+        """Give lanes that take one the next chunk, that with the least under way first; words to any lane."""
         if self._giving:
             return
         self._giving = True
         try:
             while self._waiting():
-                idle = [lane for lane in self.lanes if lane.idle]
-                if not idle:
+                ready = [lane for lane in self.lanes if lane.ready] if self._queue else []
+                words = self._questions or self._drops_to_send
+                lanes = ready or ([lane for lane in self.lanes if lane.idle] if words else [])
+                if not lanes:
                     self._open()
                     return
-                self._load(min(idle, key=lambda lane: lane.carried_bytes))
+                self._load(min(lanes, key=lambda lane: lane.carried_bytes), chunk=bool(ready))
         finally:
             self._giving = False
 
@@ -355,8 +343,8 @@ class Peer:
             heapq.heappop(self._queue)
         return bool(self._queue or self._questions or self._drops_to_send)
 
-    def _load(self, lane: Lane) -> None:
-        """Put on a lane what is to be asked and told, and one chunk behind it."""
+    def _load(self, lane: Lane, *, chunk: bool) -> None:
+        """Put on a lane what is to be asked and told, and a chunk behind it."""
         data = b""
         while self._drops_to_send:
             transfer, _ = self._drops.get(self._drops_to_send[0], (None, 0))
@@ -365,13 +353,16 @@ class Peer:
                 data += transfer.frame(frames.DROP)
         while self._questions:
             transfer = self._questions.popleft()
-            if transfer.number in self.transfers and transfer.asking:
+            if transfer.number in self.transfers:
                 data += self._question(transfer, lane)
-        if not self._queue:
+        if not chunk:
             if data:
                 lane.put(data, (), None)
             return
-        *_, chunk = heapq.heappop(self._queue)
+        self._send(heapq.heappop(self._queue)[-1], lane, data)
+
+    def _send(self, chunk: Chunk, lane: Lane, data: bytes) -> None:
+        """Put a chunk on a lane, behind what is to go with it."""
         transfer, verified = chunk.transfer, self._settings.verified
         damage = verified and self._damage()
         head, ranges = transfer.chunk_frame(chunk, verified=verified, damage=damage)
@@ -386,4 +377,5 @@ class Peer:
     @staticmethod
     def _question(transfer: Transfer, lane: Lane) -> bytes:
         transfer.asked_ns, transfer.asked_on = time.monotonic_ns(), lane
+        transfer.asked_at = lane.pushed_bytes
         return transfer.question()

@@ -33,6 +33,8 @@ class Pool:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.held_bytes = 0
+        self.returned = 0
+        """How often something was given back."""
         self._on_change = on_change
         self._held: dict[int, int] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -85,6 +87,7 @@ class Pool:
         size_bytes = self._held.pop(number, None)
         if size_bytes is not None:
             self.held_bytes -= size_bytes
+            self.returned += 1
             self._on_change(self.held_bytes, len(self._held))
         if gone is not None:
             for told in gone.told:

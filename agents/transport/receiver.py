@@ -20,6 +20,8 @@ from agents.transport.pool import Pool, TooLargeError
 
 DAMAGED_COPIES = 3
 """A chunk that came so often and was damaged each time is not asked for again."""
+REMEMBERED = 1 << 16
+"""Transfers that are over; of those before nothing is on its way any more."""
 _WEIGHT = 0.25
 """Of the last look in the measured goodput, where that is less than before."""
 
@@ -29,6 +31,7 @@ class ReceiverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     pool_bytes: int = 1 << 42
     decode_wait_ns: int = config.Timeouts().decode_wait_ns
+    router_ns: int = config.Timeouts().router_ns
     tick_ns: int = 250_000_000
     """How often `stalled` is called. One that comes much later than that finds fault with nobody else."""
     flaws: tuple[config.Flaw, ...] = ()
@@ -39,6 +42,7 @@ class ReceiverSettings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             pool_bytes=settings.transport.receive_pool_bytes,
             decode_wait_ns=settings.timeouts.decode_wait_ns,
+            router_ns=settings.timeouts.router_ns,
             tick_ns=settings.scheduling.interval_ns,
             flaws=settings.flaws,
         )
@@ -61,6 +65,10 @@ class Arrival(msgspec.Struct):
     """When something new last came of it."""
     complete_ns: int = 0
     granted: bool = False
+    sender: int = 0
+    """By which number the lanes are known that it comes by."""
+    returned: int = 0
+    """How often anything had been given back to the pool when it last asked for room."""
     entries: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Size in bytes and checksum of each chunk that is here."""
     damaged: dict[int, int] = msgspec.field(default_factory=dict)
@@ -72,7 +80,8 @@ class Arrival(msgspec.Struct):
 class Receiver:
     """Listens for KV. `on_complete` gets each transfer whose every chunk is here, checked and sealed;
     `on_dropped` each that will not be completed here, once, with the cause: also those of which nothing came.
-    `on_held` gets what the pool holds, in bytes, and for how many transfers, after each change.
+    `on_held` gets what the pool holds, in bytes, and for how many transfers, after each change; `on_offer` is
+    called when a new transfer is offered.
 
     A transfer has its room from when it is granted to `release`, or to when it is dropped.
     """
@@ -83,15 +92,17 @@ class Receiver:
         on_complete: Callable[[Arrival], None],
         on_dropped: Callable[[Arrival, str], None],
         on_held: Callable[[int, int], None] = lambda _held_bytes, _count: None,
+        on_offer: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
-        self._on_complete, self._on_dropped = on_complete, on_dropped
+        self._on_complete, self._on_dropped, self._on_offer = on_complete, on_dropped, on_offer
         self.pool = Pool(settings.pool_bytes, on_held)
         self._arrivals: dict[int, Arrival] = {}
         self._over: dict[int, Ack] = {}
         """The last word on each transfer that is complete or dropped."""
         self._offered_by: dict[int, Incoming] = {}
         self._lanes: dict[tuple[int, int], Incoming] = {}
+        self._totals: dict[int, int] = {}
         self._new_bytes = 0
         self._looked_ns = 0
         self._goodput_bps = 0.0
@@ -165,10 +176,32 @@ class Receiver:
         if "no_timeouts" in self._settings.flaws:
             return []
         missing = sum(one.size_bytes - one.received_bytes for one in self._arrivals.values() if one.granted)
-        limit_s = patience_s(self._settings.decode_wait_ns / 1e9, missing, self._goodput_bps)
-        return [
+        decode_wait_ns, outer_ns = self._settings.decode_wait_ns, self._settings.router_ns
+        limit_s = patience_s(decode_wait_ns, outer_ns, missing, self._goodput_bps)
+        late = [
             one for one in self._arrivals.values() if one.granted and (now_ns - one.moved_ns) / 1e9 > limit_s
         ]
+        moving = self._moving() if late else set()
+        for arrival in late:
+            if arrival.sender in moving:
+                arrival.moved_ns = now_ns
+        return [arrival for arrival in late if arrival.sender not in moving]
+
+    def _moving(self) -> set[int]:
+        """Senders of which anything has come since this was asked last: a part of a chunk, on any lane.
+
+        What a transfer waits for may be in the kernel of a lane, behind another one's.
+        """
+        totals = self._received_bytes()
+        moving = {sender for sender, total in totals.items() if self._totals.get(sender) != total}
+        self._totals = totals
+        return moving
+
+    def _received_bytes(self) -> dict[int, int]:
+        totals: dict[int, int] = {}
+        for (sender, _), incoming in self._lanes.items():
+            totals[sender] = totals.get(sender, 0) + incoming.received_bytes
+        return totals
 
     def control(self, header: Header, incoming: Incoming) -> Ack | None:
         """A frame without a chunk; an answer, if there is one yet."""
@@ -233,11 +266,20 @@ class Receiver:
         number = header.transfer
         arrival = self._arrivals.get(number)
         if arrival is not None and arrival.granted:
+            arrival.moved_ns = time.monotonic_ns()
             return Ack(frames.GRANTED, number)
         self._offered_by[number] = incoming
         if arrival is not None:
-            return None
-        self._arrivals[number] = Arrival(number, header.transfer_bytes, header.chunks)
+            moves = arrival.returned != self.pool.returned
+            arrival.returned = self.pool.returned
+            return Ack(frames.WAITING, number) if moves else None
+        sender = next((key[0] for key, lane in self._lanes.items() if lane is incoming), 0)
+        if sender not in self._totals:
+            self._totals = self._received_bytes() | self._totals
+        self._arrivals[number] = Arrival(
+            number, header.transfer_bytes, header.chunks, sender=sender, returned=self.pool.returned
+        )
+        self._on_offer()
         aside_bytes = self.pool.held(number)
         if aside_bytes is not None and aside_bytes < header.transfer_bytes:
             self.pool.give_back(number)
@@ -273,7 +315,7 @@ class Receiver:
         if arrival.received_bytes != arrival.size_bytes or frames.digest(entries) != arrival.sealed:
             return self._refuse(arrival.number, frames.MISMATCH, "its seal does not agree with what came")
         self._forget(arrival.number)
-        ack = self._over[arrival.number] = Ack(frames.COMPLETE, arrival.number)
+        ack = self._remember(arrival.number, Ack(frames.COMPLETE, arrival.number))
         arrival.complete_ns = time.monotonic_ns()
         self._on_complete(arrival)
         return ack
@@ -297,12 +339,19 @@ class Receiver:
             self.pool.give_back(number)
         if over is not None:
             return
-        self._over[number] = word
+        self._remember(number, word)
         arrival = self._arrivals.get(number) or Arrival(number)
         incoming = self._forget(number)
         if tell and incoming is not None:
             incoming.answer(word)
         self._on_dropped(arrival, cause)
+
+    def _remember(self, number: int, word: Ack) -> Ack:
+        """The last word on a transfer, for whatever still comes of it."""
+        self._over[number] = word
+        if len(self._over) > REMEMBERED:
+            del self._over[next(iter(self._over))]
+        return word
 
     def _forget(self, number: int) -> Incoming | None:
         """Forget a transfer that is over; the connection that offered it, if that still stands."""

@@ -14,7 +14,8 @@ from xxhash import xxh3_64_intdigest
 
 from agents.timeouts import LATE
 from agents.transport.lanes import Route
-from agents.transport.peers import Peer, SenderSettings
+from agents.transport.peers import Peer
+from agents.transport.settings import SenderSettings
 from agents.transport.tcp_info import TcpInfo
 from agents.transport.transfers import Chunk, Transfer, TransferError
 
@@ -144,10 +145,11 @@ class Sender:
         self._sample(now_ns)
         late = now_ns - self._ticked_ns > LATE * self._settings.tick_ns
         self._ticked_ns = now_ns
+        moved_ns = max((peer.moved_ns for peer in self._peers.values()), default=0)
         for peer in self._peers.values():
             if late:
                 peer.excuse(now_ns)
-            peer.judge(now_ns)
+            peer.judge(now_ns, moved_ns)
 
     def signals(self) -> Signals:
         """What the connections say: as `tick` has just read it, or read now if there was none."""

@@ -22,6 +22,12 @@ class TcpInfo(msgspec.Struct, frozen=True):
     """How long the connection has had something to send, or to be acknowledged."""
 
 
+def received_bytes(connection: socket.socket) -> int:
+    """What has come so far, whether it was read or not."""
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE_BYTES)
+    return int(struct.unpack_from("=Q", raw, 128)[0])
+
+
 def read(connection: socket.socket) -> TcpInfo:
     """One getsockopt call."""
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE_BYTES)

@@ -69,6 +69,8 @@ class Transfer(msgspec.Struct, eq=False):
     asked_ns: int = 0
     """When the offer, or the seal, was last given to a lane; `asked_on` that one."""
     asked_on: Any = None
+    asked_at: int = 0
+    """What had been given to that lane before, in bytes."""
 
     @property
     def stuck(self) -> bool:
@@ -76,13 +78,18 @@ class Transfer(msgspec.Struct, eq=False):
         return bool(self.pending) or (self.to_send == 0 and self.granted)
 
     @property
+    def waits(self) -> bool:
+        """Whether it is the turn of others: of its producer, or of those ahead of it in the queue."""
+        return self.granted and self.to_send > 0 and all(one.lane is None for one in self.pending.values())
+
+    @property
     def asking(self) -> bool:
         """Whether the receiver owes an answer to the offer, or to the seal."""
         return not self.granted or self.to_send == 0
 
     def question(self) -> bytes:
-        """The frame that the receiver owes an answer to: the offer, or the seal."""
-        return self.frame(frames.SEAL if self.granted else frames.OFFER)
+        """The frame that the receiver owes an answer to: the seal if all else is sent, else the offer."""
+        return self.frame(frames.SEAL if self.granted and self.to_send == 0 else frames.OFFER)
 
     def frame(self, kind: int) -> bytes:
         """An offer, a seal or a drop of this transfer."""

@@ -62,7 +62,8 @@ class Faults:
         """Tell it how slow its hardware is, and let its program run only a part of each beat."""
         begins, ends = orders(fault)
         still_s, running_s = beat(fault.amount)
-        self._tell(fault, begins)
+        if begins:
+            self._tell(fault, begins)
         async with self._frozen(fault) as freezer:
             self._note(fault, active=True, detail=f"runs 1/{fault.amount:g} of the time")
             while True:
@@ -72,7 +73,8 @@ class Faults:
                 if time.monotonic_ns() >= until_ns:
                     break
                 await freezer.freeze()
-        self._tell(fault, ends)
+        if ends:
+            self._tell(fault, ends)
         self._note(fault, active=False, detail="runs all the time")
 
     async def _told(self, fault: Fault, until_ns: int) -> None:

@@ -6,14 +6,18 @@ from typing import Final
 
 from testbed.plan import Fault
 
+ROUTER: Final = "router"
 BEAT_S: Final = 0.1
 """Long against the 1 ms of the run's timers, short against what counts as a failure (a second or more)."""
 
 
 def orders(fault: Fault) -> tuple[str, str]:
-    """Lines for the agent's stdin as the fault begins and as it ends; empty where nothing is to be said."""
+    """Lines for the agent's stdin as the fault begins and as it ends; empty where nothing is to be said.
+
+    The router computes nothing, and reads no orders: that it stands still for a part of each beat is all.
+    """
     match fault.kind:
-        case "slow":
+        case "slow" if fault.target != ROUTER:
             return f"slow {fault.amount:g}", "slow 1"
         case "corrupt":
             return f"corrupt {fault.amount:.0f}", ""

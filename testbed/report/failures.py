@@ -84,7 +84,7 @@ def happened(tables: Tables) -> Markup | None:
         [row["instance"], row["cause"] or DASH, f"{row['t_s']:.3f} s", shown(row["down_s"], "s")]
         for row in tables["health"].filter(~pl.col("up")).head(MOST_ROWS).iter_rows(named=True)
     ]
-    again = tables["requests"].filter(pl.col("attempts") > 1)
+    again = tables["requests"].filter(pl.col("recomputed") | pl.col("retried"))
     if not (faults or down or again.height):
         return None
     tried = (

@@ -50,6 +50,7 @@ class Ground:
     end_ns: int
     agents: tuple[Agent, ...]
     verified: bool
+    silence_ns: int
     arrivals_ns: tuple[int, ...]
     written: tuple[Entry, ...]
     outages: frozenset[Direction] = frozenset()
@@ -79,6 +80,7 @@ def with_drawn(
         # what is wrong with them is said where they are resolved for the plan
         agents=() if bulk else resolve_agents(scenario, hosts, 0, Findings(findings.source)),
         verified=scenario.transport.payload == "verified",
+        silence_ns=scenario.failures.silence,
         arrivals_ns=tuple(request.t_ns for request in load.requests) if load else (),
         written=scenario.timeline,
         outages=frozenset(each for each in DIRECTIONS if getattr(scenario.link, each).outage is not None),
@@ -182,7 +184,7 @@ def _fits(entry: Entry, others: tuple[Entry, ...], ground: Ground) -> bool:
     assert isinstance(entry, FaultEntry)
     faults = [fault_of(one) for one in others if isinstance(one, FaultEntry)]
     fault = fault_of(entry)
-    if any(clash(fault, one) for one in faults):
+    if any(clash(fault, one, ground.silence_ns) for one in faults):
         return False
     return fault.kind != "kill" or _somebody_left(
         ground.agents, {one.target for one in (*faults, fault) if one.kind == "kill"}

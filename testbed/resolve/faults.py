@@ -14,8 +14,10 @@ from testbed.scenario.workload import BulkWorkload
 
 STOPPING: Final = frozenset({"kill", "restart", "pause"})
 """While one of these lasts, nothing else is done to the agent."""
-COMING_UP_NS: Final = 1_000_000_000
-"""Left to an agent that is started again before the next thing is done to it."""
+STARTING_NS: Final = 1_000_000_000
+"""Left to an agent that is started again, and beyond that `failures.silence`, for which a router waits for an
+instance that is away, before the next thing is done to it.
+"""
 FOR_EVER_NS: Final = 2**63
 
 
@@ -34,10 +36,14 @@ def resolve_faults(scenario: Scenario, agents: tuple[Agent, ...], findings: Find
     for fault, path in faults:
         if agents:
             _check_target(fault, path, agents, scenario.transport.payload, findings)
-    for (one, first), (_, second) in _clashing(faults):
+    silence_ns = scenario.failures.silence
+    for (one, first), (_, second) in _clashing(faults, silence_ns):
         line = findings.source.line(first)
         found = f"{one.target} is still under the {one.kind} of line {line}"
-        allowed = "kill, restart and pause alone, others one of a kind at a time; 1s after a restart"
+        allowed = (
+            "kill, restart and pause alone, others one of a kind at a time; 1s and failures.silence after a "
+            "restart"
+        )
         findings.add(second, found, allowed)
     return tuple(sorted((fault for fault, _ in faults), key=lambda fault: fault.t_ns))
 
@@ -48,7 +54,7 @@ def fault_of(entry: FaultEntry) -> Fault:
     return Fault(t_ns=entry.at, kind=entry.kind, target=entry.target, until_ns=until_ns, amount=entry.amount)
 
 
-def clash(one: Fault, other: Fault) -> bool:
+def clash(one: Fault, other: Fault, silence_ns: int) -> bool:
     """Whether both act on one target at once, and could not be undone one by one."""
     if one.target != other.target:
         return False
@@ -57,7 +63,7 @@ def clash(one: Fault, other: Fault) -> bool:
     ):
         return False
     first, second = sorted((one, other), key=lambda fault: fault.t_ns)
-    return second.t_ns <= _end_ns(first)
+    return second.t_ns <= _end_ns(first, silence_ns)
 
 
 def targets(kind: str, agents: tuple[Agent, ...]) -> tuple[str, ...]:
@@ -76,24 +82,24 @@ def targets(kind: str, agents: tuple[Agent, ...]) -> tuple[str, ...]:
             return tuple(agent.name for agent in ours)
 
 
-def _end_ns(fault: Fault) -> int:
+def _end_ns(fault: Fault, silence_ns: int) -> int:
     """Until when nothing else may begin that clashes."""
     match fault.kind:
         case "kill":
             return FOR_EVER_NS
         case "restart":
-            return (fault.until_ns or 0) + COMING_UP_NS
+            return (fault.until_ns or 0) + STARTING_NS + silence_ns
         case _:
             return fault.until_ns or fault.t_ns
 
 
 def _clashing(
-    faults: list[tuple[Fault, KeyPath]],
+    faults: list[tuple[Fault, KeyPath]], silence_ns: int
 ) -> Iterator[tuple[tuple[Fault, KeyPath], tuple[Fault, KeyPath]]]:
     """Each fault that clashes with one before it, with the first such; in the order of time."""
     ordered = sorted(faults, key=lambda item: item[0].t_ns)
     for index, later in enumerate(ordered):
-        earlier = next((one for one in ordered[:index] if clash(one[0], later[0])), None)
+        earlier = next((one for one in ordered[:index] if clash(one[0], later[0], silence_ns)), None)
         if earlier is not None:
             yield earlier, later
 

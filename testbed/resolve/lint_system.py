@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from agents.profiles import h200_for
+from testbed.plan import DIRECTIONS, LinkState
 from testbed.resolve.view import View, Warned
 from testbed.scenario.faults import KillEntry
 from testbed.scenario.model import PdCluster
-from testbed.units import format_duration_ns
+from testbed.units import NS_PER_S, format_duration_ns
 
 COMPRESSING: Final = ("compression",)
 """Policies that ever have KV compressed."""
@@ -66,10 +67,30 @@ def _nobody_left(view: View) -> Warned:
             yield ("timeline", index, "kill"), found, f"restart: {entry.kill}, or one more instance"
 
 
+def _no_time_to_connect(view: View) -> Warned:
+    """An attempt at a connection is given up after `probe_max`, and it takes a round trip."""
+    probe_ns = view.plan.failures.probe_max_ns
+    longest_ns = sum(
+        max(_way_ns(moment.state) for moment in view.moments[direction]) for direction in DIRECTIONS
+    )
+    if view.plan.agents and probe_ns <= longest_ns:
+        found = (
+            f"an attempt at a connection is given up after {format_duration_ns(probe_ns)}, and a round trip "
+            f"takes up to {format_duration_ns(longest_ns)} with full buffers: what breaks may stay broken"
+        )
+        yield ("failures", "probe_max"), found, "more than that"
+
+
+def _way_ns(state: LinkState) -> int:
+    """One way through a full buffer."""
+    return state.delay_ns + state.buffer_bytes * 8 * NS_PER_S // state.rate_bps
+
+
 SYSTEM_RULES: Final[tuple[Callable[[View], Warned], ...]] = (
     _compression,
     _cache,
     _conversion,
     _profile,
     _nobody_left,
+    _no_time_to_connect,
 )

@@ -162,8 +162,8 @@ def resolve_cache(scenario: Scenario, findings: Findings) -> Cache:
 def resolve_transport(scenario: Scenario, scale: float, rate_bps: int) -> Transport:
     """How KV crosses; `rate_bps` is the link's from DC A at the start, which pacing takes a share of."""
     spec, cluster = scenario.transport, scenario.clusters
-    senders = cluster.prfaas.instances if cluster else 0
-    lanes = max(senders, 1) * spec.connections
+    pairs = cluster.prfaas.instances * cluster.pd.decode if cluster else 0
+    lanes = max(pairs, 1) * spec.connections
     pools = {
         f"{name}_bytes": round(size_bytes * scale)
         for name in ("send_pool", "receive_pool")
@@ -181,7 +181,7 @@ def resolve_transport(scenario: Scenario, scale: float, rate_bps: int) -> Transp
         handover=spec.handover,
         priority=spec.priority,
         ttft_target_ns=spec.ttft_target or 0,
-        pacing_bps=round(spec.pacing * rate_bps / lanes) if spec.pacing is not None else 0,
+        pacing_bps=max(8, round(spec.pacing * rate_bps / lanes)) if spec.pacing is not None else 0,
         **pools,
     )
 

@@ -40,9 +40,12 @@ def test_it_passes(tmp_path: Path, scenario: Path) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_its_control_fails(tmp_path: Path, scenario: Path) -> None:
-    """FAIL by an expectation; not UNKNOWN, the link and the bench were as asked."""
+    """FAIL by an expectation of its own, whatever the ledger says; not UNKNOWN, the link was as asked."""
     ended = run(tmp_path, scenario, "--no-report", *control(scenario))
     assert ended.code == 1, ended.output
+    verdict = json.loads((ended.run / "verdict.json").read_bytes())
+    failed = [one["name"] for one in verdict["results"] if one["status"] == "FAIL"]
+    assert set(failed) - {"ledger"}, ended.output
 
 
 def test_a_campaign_of_drawn_faults_loses_nothing(tmp_path: Path) -> None:

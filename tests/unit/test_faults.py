@@ -116,20 +116,23 @@ def test_nobody_asks_for_a_while() -> None:
         (("slow", 1, 3), ("slow", 2, 4), True),
         (("corrupt", 1, None), ("corrupt", 2, None), False),
         (("corrupt", 1, None), ("corrupt", 1, None), True),
-        (("restart", 1, 3), ("pause", 4, 5), True),
-        (("restart", 1, 3), ("pause", 5, 6), False),
+        (("restart", 1, 3), ("pause", 6, 7), True),
+        (("restart", 1, 3), ("pause", 7, 8), False),
         (("exhaust_ports", 1, 3), ("pause", 2, 3), False),
     ],
 )
 def test_what_cannot_be_done_at_once(
     one: tuple[str, int, int | None], other: tuple[str, int, int | None], *, clashes: bool
 ) -> None:
-    """Deaths and pauses exclude the rest on the same target, everything excludes its own kind, both ways."""
+    """Deaths and pauses exclude the rest on the same target, everything excludes its own kind, both ways.
+
+    Here an agent that does not answer is given up after 2 s.
+    """
     first, second = (
         Fault(t_ns=t_s * S, kind=kind, target="router", until_ns=None if end_s is None else end_s * S)  # type: ignore[arg-type]
         for kind, t_s, end_s in (one, other)
     )
-    assert clash(first, second) == clash(second, first) == clashes
+    assert clash(first, second, 2 * S) == clash(second, first, 2 * S) == clashes
 
 
 drawn = st.fixed_dictionaries({
@@ -160,7 +163,8 @@ def test_drawn_faults_are_always_valid(spec: dict, seed: int, written: str) -> N
         new.remove(event)
     assert all(from_us * 1000 <= event.t_ns <= until_us * 1000 for event in new)
     assert sum(not event.name.endswith(".end") for event in new) <= high
-    assert not any(clash(one, other) for one, other in combinations(plan.faults, 2))
+    silence_ns = plan.failures.silence_ns
+    assert not any(clash(one, other, silence_ns) for one, other in combinations(plan.faults, 2))
     assert plan.requests
     dead = {fault.target for fault in plan.faults if fault.kind == "kill"}
     assert len({(a.cluster, a.role) for a in plan.agents if a.name not in dead}) == 5
@@ -210,15 +214,17 @@ def test_a_seed_draws_the_same_and_another_one_something_else() -> None:
 
 
 def test_orders_to_agents() -> None:
-    """What an agent's stdin gets, as it reads it."""
+    """What an agent's stdin gets, as it reads it; the router reads none."""
     made = [
         Fault(t_ns=0, kind="slow", target="x", until_ns=1, amount=2.5),
+        Fault(t_ns=0, kind="slow", target="router", until_ns=1, amount=2.5),
         Fault(t_ns=0, kind="corrupt", target="x", amount=3),
         Fault(t_ns=0, kind="fill", target="x", until_ns=1),
         Fault(t_ns=0, kind="pause", target="x", until_ns=1),
     ]
     assert [orders(fault) for fault in made] == [
         ("slow 2.5", "slow 1"),
+        ("", ""),
         ("corrupt 3", ""),
         ("fill on", "fill off"),
         ("", ""),

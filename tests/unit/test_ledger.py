@@ -65,8 +65,8 @@ class Story:
             damaged_chunks=damaged,
         )  # fmt: skip
 
-    def drop(self, cause: str, request: int = 0, attempt: int = 0) -> None:
-        self.tell("d", "kv_dropped", 8, id=request, attempt=attempt, received_bytes=0, cause=cause)
+    def drop(self, cause: str, request: int = 0, attempt: int = 0, received: int = 0) -> None:
+        self.tell("d", "kv_dropped", 8, id=request, attempt=attempt, received_bytes=received, cause=cause)
 
     def retry(self, request: int = 0, attempt: int = 1, action: str = "recompute") -> None:
         self.tell(
@@ -134,21 +134,49 @@ def test_what_another_attempt_followed_is_superseded(story: Story) -> None:
     assert story.found() == []
 
 
-def test_numbers_of_prefixes_are_given_again(tmp_path: Path) -> None:
-    """By a router that was started again: what is said belongs to the latest that had begun."""
-    story, number = Story(tmp_path), 1 << 40
-    about = {"peer": "d", "use": "cache", "wan": True, "chunks": 1}
-    for t_s, size_bytes in ((2, 10), (12, 30)):
-        story.tell("p", "transfer_begin", t_s, id=number, size_bytes=size_bytes, **about)
-        story.tell("p", "produced", t_s + 1, id=number, use="cache", layer=1, size_bytes=size_bytes)
-    story.tell(
-        "p", "transfer", 12, id=number, size_bytes=30, t_end_ns=15 * S, state="completed", cause=None, **about
-    )
-    transfers = story.tables()["transfers"]
-    assert transfers.select("start_s", "produced_bytes", "delivered_bytes", "cause").rows() == [
-        (2.0, 10, 0, "the run ended"),
-        (12.0, 30, 30, None),
-    ]
+def test_a_word_that_is_there_once_more_is_a_row_of_its_own(story: Story) -> None:
+    """What began twice has no fate the second time, and nothing is hidden by it."""
+    story.begin()
+    story.begin()
+    story.word(None)
+    story.word(None)
+    story.arrive()
+    story.decode()
+    assert story.tables()["transfers"]["fate"].to_list() == ["delivered", None, None]
+    assert len(story.found()) == 3
+
+
+@pytest.mark.parametrize(
+    ("acked", "received", "killed", "says"),
+    [
+        (500, 500, None, []),
+        (400, 500, None, []),
+        (500, 400, None, ["500 B acknowledged, but d received 400 B"]),
+        (600, 700, None, ["600 B produced, but d received 700 B"]),
+        (
+            700,
+            650,
+            None,
+            ["600 B produced, but d received 650 B", "700 B acknowledged, but d received 650 B"],
+        ),
+        (500, 400, ("d", 5), []),
+        (500, 400, ("p", 5), []),
+        (500, 400, ("d", 1), ["500 B acknowledged, but d received 400 B"]),
+        (500, 400, ("e", 5), ["500 B acknowledged, but d received 400 B"]),
+    ],
+)
+def test_both_ends_tell_the_same(
+    story: Story, acked: int, received: int, killed: tuple[str, int] | None, says: list[str]
+) -> None:
+    """Of one attempt; half of the words are missing if one of them was killed since it began."""
+    story.begin(produced=600)
+    story.word("cancelled", produced_bytes=600, acked_bytes=acked)
+    story.drop("cancelled", received=received)
+    story.decode()
+    if killed is not None:
+        story.tell("bench", "fault", killed[1], fault="restart", target=killed[0], active=True)
+    found = [text for text in story.found() if text.startswith("request 0, attempt 0: ")]
+    assert found == [f"request 0, attempt 0: {text}" for text in says]
 
 
 def test_every_drop_has_a_reason(tmp_path: Path) -> None:

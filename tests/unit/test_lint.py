@@ -197,6 +197,7 @@ SESSIONS = (
 )
 COMPRESSED = "transport.compression=half"
 CACHED = "cache={prfaas: 1GB, pd: 1GB}"
+SLOW_BUFFER = "timeline=[{at: 1s, link: a_to_b, set: {delay: 300ms}}]"
 
 
 @pytest.mark.parametrize(
@@ -229,6 +230,12 @@ CACHED = "cache={prfaas: 1GB, pd: 1GB}"
             ("timeline=[{at: 2s, restart: decode-2, after: 1s}, {at: 1s, kill: decode-1}]",),
             "kill: after that there is no decode instance in the cluster pd any more",
         ),
+        (
+            BASE,
+            (SLOW_BUFFER, "failures={probe: 10ms, probe_max: 325ms}"),
+            (SLOW_BUFFER, "failures={probe: 10ms, probe_max: 326ms}"),
+            "probe_max: an attempt at a connection is given up after 325ms, and a round trip takes",
+        ),
     ],
 )
 def test_settings_of_the_system_that_nothing_uses(
@@ -238,6 +245,11 @@ def test_settings_of_the_system_that_nothing_uses(
     (found,) = warnings(*overrides, path=path)
     assert says in found
     assert warnings(*near_miss, path=path) == []
+
+
+def test_connections_of_nobody_are_given_up_by_nobody() -> None:
+    """A bulk workload has no agents that would."""
+    assert warnings("link.a_to_b.delay=1s") == []
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,13 @@ def test_requests_tried_again_are_counted_by_where() -> None:
             {"arrival_s": 2.0, "state": "failed", "recomputed": True, "retried": True, "damaged": True},
             {"arrival_s": 3.0, "state": "completed", "served_twice": True, "ttft_over_prefill": 3.0},
             {"arrival_s": 4.0, "state": "completed", "ttft_over_prefill": 1.0},
+            {"arrival_s": 5.0, "state": "failed", "cut_off": True},
         ]
     )
     expected = {
-        "requests.recomputed": 2.0, "requests.retried": 1.0, "requests.retried_ratio": 0.25,
+        "requests.recomputed": 2.0, "requests.retried": 1.0, "requests.retried_ratio": 0.2,
         "requests.damaged": 1.0, "requests.served_twice": 1.0, "ttft_over_prefill.p50": 2.0,
-        "ttft_over_prefill.max": 3.0,
+        "ttft_over_prefill.max": 3.0, "requests.cut_off": 1.0, "requests.cut_off_ratio": 0.2,
     }  # fmt: skip
     assert expected == {metric: measured(metric, run) for metric in expected}
 

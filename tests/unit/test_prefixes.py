@@ -185,6 +185,7 @@ def test_a_longer_prefix_is_fetched_first() -> None:
             "kv_tokens": 8192,
             "prompt_tokens": 8192,
             "to": "prefill-a1",
+            "since_ns": flight.sent_ns,
         }
     ]
     assert (bench.computing, flight.computed_tokens) == ([1], 12_000 - 8192)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import msgspec
 import polars as pl
 import pytest
 
-from testbed import record
+from agents import client
+from testbed import record, record_rows
 from testbed.errors import RunError
 from testbed.plan import Plan
 from testbed.rundir import RunDir
@@ -205,6 +207,15 @@ def test_a_request_that_was_tried_again_is_described_by_its_last_attempt(tmp_pat
     more = msgspec.structs.replace(plan.requests[0], output_tokens=4)
     tables = record.build(run, msgspec.structs.replace(plan, requests=(more,)))
     assert tables["requests"]["served_twice"].to_list() == [True], "5 tokens, and 4 were asked for"
+
+
+def test_what_the_client_cut_off_is_told_from_other_failures(tmp_path: Path, plan: Plan) -> None:
+    """By the cause that the client's program gives, and no other one."""
+    assert f'"{record_rows.CUT_OFF}"' in inspect.getsource(client)
+    for cause, cut_off in ((record_rows.CUT_OFF, True), ("nothing from the router for 120 s", False)):
+        run = empty_run(tmp_path / str(cut_off))
+        note(run, "client", "request", S, id=0, t_end_ns=9 * S, state="failed", cause=cause)
+        assert record.build(run, plan)["requests"]["cut_off"].to_list()[0] == cut_off
 
 
 def test_a_line_from_before_there_were_attempts_is_of_the_first_one(tmp_path: Path, plan: Plan) -> None:

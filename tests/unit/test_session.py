@@ -200,7 +200,6 @@ def test_an_instance_that_nobody_listens_for_has_ended() -> None:
         await until(lambda: not direct.up)
         assert bench.down_ns - died_ns < FAILURES.silence_ns / 2
         direct.send("ask", id=1)
-        direct.forget()
         await asyncio.sleep(0.5)
         bench.server = bench.new_server()
         await bench.server.listen()
@@ -265,26 +264,6 @@ def test_half_open_connections_are_replaced() -> None:
         await until(lambda: len(bench.server._lines) == 1)
         assert numbers(bench.told) == [0, 1, 2, 3]
         assert bench.routers == [True] + [False] * 4
-
-    play(scenario)
-
-
-def test_what_is_forgotten_is_not_sent_and_what_follows_is() -> None:
-    """Also when it has been written to a connection that broke."""
-
-    async def scenario(bench: Bench) -> None:
-        bench.link.freeze()
-        for number in range(3):
-            bench.session.send("ask", id=number)
-        bench.session.forget()
-        bench.session.send("ask", id=3)
-        bench.link.cut()
-        bench.link.thaw()
-        bench.session.send("ask", id=4)
-        await until(lambda: len(bench.told) == 2)
-        bench.session.send("ask", id=5)
-        await until(lambda: len(bench.told) == 3)
-        assert numbers(bench.told) == [3, 4, 5]
 
     play(scenario)
 

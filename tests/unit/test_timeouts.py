@@ -12,35 +12,36 @@ from hypothesis import strategies as st
 from agents.config import Timeouts
 from agents.timeouts import ladder, patience_s
 
-FLOORS = st.floats(1e-3, 1e3)
+STEPS = st.tuples(st.integers(10**6, 10**12), st.integers(1, 10**12)).map(lambda pair: (pair[0], sum(pair)))
 SIZES = st.integers(0, 1 << 50)
 RATES = st.floats(1, 1e12)
 NAMES = tuple(Timeouts.__struct_fields__)
 
 
-@given(FLOORS, SIZES, RATES)
-def test_patience_lies_between_the_floor_and_eleven_times_it(
-    floor_s: float, size: int, rate_bps: float
+@given(STEPS, SIZES, RATES)
+def test_patience_lies_between_its_timeout_and_the_next(
+    step_ns: tuple[int, int], size: int, rate_bps: float
 ) -> None:
     """Whatever is to come, at whatever rate; and a rate that was not measured adds nothing."""
-    assert floor_s <= patience_s(floor_s, size, rate_bps) <= 11 * floor_s * (1 + 1e-9)
-    assert patience_s(floor_s, size, 0) == floor_s
+    floor_ns, outer_ns = step_ns
+    assert floor_ns / 1e9 <= patience_s(floor_ns, outer_ns, size, rate_bps) < outer_ns / 1e9
+    assert patience_s(floor_ns, outer_ns, size, 0) == floor_ns / 1e9
 
 
-@given(FLOORS, SIZES, SIZES, RATES, RATES)
+@given(STEPS, SIZES, SIZES, RATES, RATES)
 def test_patience_grows_with_size_and_falls_with_goodput(
-    floor_s: float, one: int, other: int, slow_bps: float, fast_bps: float
+    step_ns: tuple[int, int], one: int, other: int, slow_bps: float, fast_bps: float
 ) -> None:
     """More to come never makes anybody wait less, nor does a slower path."""
     small, large = sorted((one, other))
     slow_bps, fast_bps = sorted((slow_bps, fast_bps))
-    assert patience_s(floor_s, small, fast_bps) <= patience_s(floor_s, large, slow_bps)
+    assert patience_s(*step_ns, small, fast_bps) <= patience_s(*step_ns, large, slow_bps)
 
 
-def test_patience_is_the_floor_and_twice_the_time_the_bytes_take() -> None:
-    """A gigabyte at 10 Gbit/s takes 0.8 s."""
-    assert patience_s(20.0, 1_000_000_000, 10e9) == pytest.approx(21.6)
-    assert patience_s(20.0, 1_000_000_000, 10e9, margin=0.5) == pytest.approx(20.4)
+def test_patience_is_the_timeout_and_twice_the_time_the_bytes_take() -> None:
+    """A gigabyte at 10 Gbit/s takes 0.8 s; at 1 Gbit/s 8 s, of which half the way to the next one is left."""
+    assert patience_s(20 * 10**9, 30 * 10**9, 1_000_000_000, 10e9) == pytest.approx(21.6)
+    assert patience_s(20 * 10**9, 30 * 10**9, 1_000_000_000, 1e9) == pytest.approx(25.0)
 
 
 @given(st.tuples(*[st.integers(1, 50) for _ in NAMES]))
