@@ -79,6 +79,26 @@ def test_compression_and_conversion_reach_the_agents() -> None:
     assert router_of(planned("clusters.pd.conversion=0s")).scheduling.conversion_ns == 0
 
 
+def test_what_the_transport_is_told_reaches_the_agents() -> None:
+    """Pools are scaled, pacing is a share of the link for all connections from DC A together."""
+    plain = planned()
+    lanes = sum(one.cluster == "prfaas" for one in plain.agents) * sum(
+        one.role == "decode" for one in plain.agents
+    )
+    assert (plain.transport.pacing_bps, plain.transport.handover) == (0, "source_first")
+    told = planned(
+        "transport.pacing=0.5", "transport.send_pool=10GB", "transport.handover=destination_first",
+        "transport.congestion_control={wan: bbr, lan: dctcp}", "scale=0.1",
+    )  # fmt: skip
+    share_bps = told.link["a_to_b"].rate_bps / 2
+    assert told.transport.pacing_bps * lanes * told.transport.connections == pytest.approx(
+        share_bps, rel=1e-6
+    )
+    assert (told.transport.send_pool_bytes, told.transport.handover) == (10**9, "destination_first")
+    assert (told.transport.congestion_control, told.transport.lan_congestion_control) == ("bbr", "dctcp")
+    assert told.transport.control_congestion_control == "cubic"
+
+
 def test_a_cluster_may_be_without_prefill() -> None:
     """Either of them, for baselines, if the policy sends nothing there; not both."""
     for policy in ("policy.threshold=131072", "policy.name=homogeneous"):

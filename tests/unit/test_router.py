@@ -320,3 +320,39 @@ def test_health(play: Callable[[Scenario], None]) -> None:
         assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
     play(scenario)
+
+
+def test_a_client_that_goes_away_ends_its_request(tmp_path: Path) -> None:
+    """Before the first token: both instances are told, and nothing is held for it."""
+    settings = make_config("router", tmp_path, NETWORK)
+    body = json.dumps({"prompt_tokens": 9, "max_tokens": 4, "stream": True}).encode()
+    scope = {
+        "type": "http", "method": "POST", "path": URL, "query_string": b"", "http_version": "1.1",
+        "headers": [(b"content-type", b"application/json")],
+    }  # fmt: skip
+
+    async def scenario() -> None:
+        app = router.build(settings)
+        async with fake_agents(settings) as agents, app.router.lifespan_context(app):
+            gone = asyncio.Event()
+            parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def receive() -> dict[str, Any]:
+                if parts:
+                    return parts.pop()
+                await gone.wait()
+                return {"type": "http.disconnect"}
+
+            sent: list[Any] = []
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            asked = asyncio.create_task(app(scope, receive, send))
+            async with asyncio.timeout(WAIT_S):
+                assert (await agents["prefill-b1"].messages.get())["op"] == "prefill"
+                gone.set()
+                assert (await agents["prefill-b1"].messages.get())["op"] == "cancel"
+                await asked
+
+    asyncio.run(scenario())

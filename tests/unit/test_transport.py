@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 from agents.transport import frames, incoming, payload
 from agents.transport.frames import HEADER_BYTES, Ack, Header
 from agents.transport.incoming import Incoming
-from agents.transport.lanes import _MAX_PACING_RATE
+from agents.transport.lanes import _MAX_PACING_RATE, LEAST_BYTES
 from tests.unit.transport_parts import CHUNK, PEER, WAIT_S, Line, Proxy, Sink, Source, end_of, until
 
 
@@ -264,7 +264,7 @@ def test_a_slow_receiver_holds_the_sender_back() -> None:
                 assert [len(lane.carries) for lane in lanes] == [
                     lane.carried_bytes // CHUNK for lane in lanes
                 ]
-                assert sum(lane.carried_bytes for lane in lanes) < 50 * CHUNK
+                assert max(lane.carried_bytes for lane in lanes) <= LEAST_BYTES + CHUNK
                 assert transfer.produced_bytes == 400 * CHUNK
                 assert source.sender.signals().backlog_bytes > 350 * CHUNK
             for end in ends:
