@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.kernel import Needs
 from testbed.kernel.uml import Uml
+from tests.kernel.booting import run_in_guest
 
 pytestmark = [
     pytest.mark.kernel,
@@ -31,13 +30,7 @@ REACTION_S = 0.02
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Boot a guest and let faults happen."""
     directory = tmp_path_factory.mktemp("faults") / "run"
-    directory.mkdir()
-    for script in sorted(Path(__file__).parent.glob("guest_*.py")):
-        shutil.copy(script, directory)
-    said: list[str] = []
-    needs = Needs(memory_bytes=3 << 30, clock="virtual", seed=1, wall_limit_s=120)
-    Uml(payload=("/run/testbed/run/guest_faults.py",)).execute(directory, needs, said.append)
-    assert (directory / "results.json").is_file(), "\n".join(said)
+    run_in_guest(directory, "guest_faults.py", wall_limit_s=120)
     return directory
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -17,8 +16,8 @@ import numpy as np
 import pytest
 from scapy.utils import RawPcapReader
 
-from testbed.kernel import Needs
 from testbed.kernel.uml import Uml
+from tests.kernel.booting import run_in_guest
 
 pytestmark = [
     pytest.mark.kernel,
@@ -40,13 +39,7 @@ BURSTS = ("slow", "fast", "small")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Boot a guest and let it measure."""
     directory = tmp_path_factory.mktemp("traffic") / "run"
-    directory.mkdir()
-    for script in sorted(Path(__file__).parent.glob("guest_*.py")):
-        shutil.copy(script, directory)
-    said: list[str] = []
-    needs = Needs(memory_bytes=3 << 30, clock="virtual", seed=1, wall_limit_s=240)
-    Uml(payload=("/run/testbed/run/guest_traffic.py",)).execute(directory, needs, said.append)
-    assert (directory / "results.json").is_file(), "\n".join(said)
+    run_in_guest(directory, "guest_traffic.py", wall_limit_s=240)
     return directory
 
 
