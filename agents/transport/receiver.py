@@ -152,10 +152,14 @@ class Receiver:
         return number in self._arrivals or self.pool.held(number) is not None
 
     def forget(self) -> None:
-        """Whoever asked for all this is no more: drop what is left, and let numbers be used again."""
+        """Whoever asked for all this is no more: drop what is left.
+
+        Offers of it may still be on their way, so its numbers are known as gone; not as complete, should
+        another router give one again.
+        """
         for number in list(self._arrivals):
             self.drop(number, "the router is another one")
-        self._over.clear()
+        self._over = {number: Ack(frames.GONE, number, code=frames.UNKNOWN) for number in self._over}
 
     def fill(self, on: bool) -> None:
         """As long as it is on, the pool counts as full."""

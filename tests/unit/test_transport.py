@@ -300,6 +300,25 @@ def test_what_was_not_announced_is_refused() -> None:
         assert (sink.complete, sink.dropped, sink.held[-1]) == ([], [(1, cause)], (0, 0))
 
 
+def test_an_offer_that_comes_late_gets_no_room() -> None:
+    """Of a transfer that another router had asked for, complete or not: its sender hears that it is gone."""
+    sink, line = Sink(), Line()
+    receiver = sink.receiver
+    offers = [header(frames.OFFER, number, 10, 1) for number in (1, 2)]
+    for offer in offers:
+        assert receiver.control(offer, line.end) is None
+    assert receiver.chunk(header(frames.CHUNK, 1, 10, 1), intact=True) == Ack(frames.GOT, 1, 0)
+    seal = header(frames.SEAL, 1, 10, 1, checksum=frames.digest([(0, 10, 0)]))
+    assert receiver.control(seal, line.end) == Ack(frames.COMPLETE, 1)
+    receiver.release(1)
+    receiver.forget()
+    assert (sink.dropped, sink.held[-1]) == ([(2, "the router is another one")], (0, 0))
+    for offer in offers:
+        gone = Ack(frames.GONE, offer.transfer, code=frames.UNKNOWN)
+        assert receiver.control(offer, line.end) == gone
+    assert sink.held[-1] == (0, 0)
+
+
 def test_a_lane_that_is_opened_again_replaces_the_one_before() -> None:
     """A reset that was lost leaves a connection behind; the hello of the next one closes it, and no other."""
 
