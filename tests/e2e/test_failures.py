@@ -65,4 +65,6 @@ def test_a_campaign_finds_a_planted_bug(tmp_path: Path) -> None:
     (command, *_) = re.findall(r"python -m testbed\.run (.*)", said)
     ended = run(tmp_path / "again", *shlex.split(command), "--no-report")
     assert ended.code == 1, ended.output
-    assert "at the end" in (ended.run / "verdict.json").read_text(encoding="utf-8")
+    results = json.loads((ended.run / "verdict.json").read_bytes())["results"]
+    failed = {one["metric"] for one in results if one["status"] == "FAIL"}
+    assert failed & {"pools.end_bytes", "ledger.violations"}, ended.output

@@ -13,7 +13,7 @@ def test_a_lane_that_stands_still_while_others_move_is_left_to_tcp() -> None:
     """Where something moves there is a path: the lane has half a lease, not the short timeout."""
 
     async def scenario() -> None:
-        source = Source(connections=1, lease_ns=60_000 * MS, decode_wait_ns=90_000 * MS)
+        source = Source(connections=1, transfer_ns=500 * MS, lease_ns=60_000 * MS, decode_wait_ns=90_000 * MS)
         async with AsyncExitStack() as stack, asyncio.timeout(WAIT_S):
             proxies = {}
             for peer in ("still", "moving"):
@@ -24,7 +24,7 @@ def test_a_lane_that_stands_still_while_others_move_is_left_to_tcp() -> None:
             stuck = await source.send(1, [200 * CHUNK], "still")
             await until(lambda: proxies["still"].passed_bytes > 2 * CHUNK)
             proxies["still"].flow.clear()
-            until_ns = time.monotonic_ns() + 1000 * MS
+            until_ns = time.monotonic_ns() + 2000 * MS
             number = 2
             while time.monotonic_ns() < until_ns:
                 assert await end_of(await source.send(number, [4 * CHUNK], "moving")) == ""
@@ -41,12 +41,12 @@ def test_a_transfer_waits_for_room_as_long_as_others_give_theirs_back() -> None:
     """A queue for a pool that moves is progress; the lease does not run out in it."""
 
     async def scenario() -> None:
-        settings = {"lease_ns": 400 * MS, "decode_wait_ns": 500 * MS}
+        settings = {"lease_ns": 1500 * MS, "decode_wait_ns": 1600 * MS}
         async with Bench(sink={"pool_bytes": CHUNK}, **settings) as bench:
             transfers = [await bench.source.send(number, [CHUNK]) for number in range(6)]
             for number in range(6):
                 await until(lambda number=number: len(bench.sink.complete) > number)
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(0.5)
                 bench.receiver.release(bench.sink.complete[number].number)
             assert [await end_of(one) for one in transfers] == [""] * 6
 
