@@ -131,7 +131,7 @@ class Attempts:
 
     def kv_bytes(self, tokens: int) -> int:
         """KV of a whole prompt."""
-        return self._kv_bytes(tokens, tokens)
+        return self._model.kv_bytes(tokens, self._settings.scale)
 
     def _kv_bytes(self, tokens: int, prompt_tokens: int) -> int:
         scale = self._settings.scale

@@ -60,6 +60,8 @@ class Prefill:
         self._model = MODELS[settings.model]
         compression = settings.transport.compression
         self._compression = COMPRESSIONS[compression] if compression else None
+        layers, group = len(self._model.layers), settings.transport.layer_group
+        self._groups = [range(first, min(first + group, layers)) for first in range(0, layers, group)]
         self._clusters = {peer.name: peer.cluster for peer in settings.instances()}
         self._pool = Pool(settings.transport.send_pool_bytes, self._note_held)
         self._queue: asyncio.PriorityQueue[tuple[float, int, int]] = asyncio.PriorityQueue()
@@ -86,9 +88,9 @@ class Prefill:
     def ship(self, message: wire.Message) -> None:
         """Send cached KV to another instance, at once and beside the computing."""
         job = self._begin_work(message)
-        groups, sizes = self._groups(), self._sizes(message)
+        sizes = self._sizes(message)
         transfer = self._announce(job, message["to"], "cache", sizes, time.monotonic_ns())
-        for one, size in zip(groups, sizes, strict=True):
+        for one, size in zip(self._groups, sizes, strict=True):
             self._push(transfer, "cache", one.stop - 1, size)
 
     def cancel(self, number: int) -> None:
@@ -166,12 +168,11 @@ class Prefill:
             assert self._compression is not None
             took_ns += round(sum(sizes) / self._settings.scale / self._compression.compress_bytes_per_s * 1e9)
             sizes = [max(1, round(size / self._compression.ratio)) if size else 0 for size in sizes]
-        if not self._pool.take(number, sum(sizes)):
-            try:
-                await self._pool.wait(number, sum(sizes))
-            except TooLargeError as error:
-                self._tell("failed", id=number, cause=f"its KV can never be held: {error}")
-                return
+        try:
+            await self._pool.wait(number, sum(sizes))
+        except TooLargeError as error:
+            self._tell("failed", id=number, cause=f"its KV can never be held: {error}")
+            return
         start_ns = time.monotonic_ns()
         transfer = self._announce(job, message["decode"], "kv", sizes, start_ns)
         self._computing = True
@@ -196,7 +197,7 @@ class Prefill:
         layers = len(self._model.layers)
         at_once = "send_after_compute" in self._settings.flaws
         since_ns, done_ns, slowness = start_ns, 0, self.slowness
-        for one, size in zip(self._groups(), sizes, strict=True):
+        for one, size in zip(self._groups, sizes, strict=True):
             if slowness != self.slowness:
                 since_ns, done_ns, slowness = (
                     time.monotonic_ns(),
@@ -208,19 +209,15 @@ class Prefill:
             if not at_once:
                 self._push(transfer, "kv", one.stop - 1, size)
         if at_once:
-            for one, size in zip(self._groups(), sizes, strict=True):
+            for one, size in zip(self._groups, sizes, strict=True):
                 self._push(transfer, "kv", one.stop - 1, size)
-
-    def _groups(self) -> list[range]:
-        layers, group = len(self._model.layers), self._settings.transport.layer_group
-        return [range(first, min(first + group, layers)) for first in range(0, layers, group)]
 
     def _sizes(self, message: wire.Message) -> list[int]:
         """Bytes of each group: the end of a prompt's KV, with the linear states and windows behind it."""
         tokens, prompt_tokens, scale = message["kv_tokens"], message["prompt_tokens"], self._settings.scale
         return [
             sum(self._model.end_bytes(layer, tokens, prompt_tokens, scale) for layer in one)
-            for one in self._groups()
+            for one in self._groups
         ]
 
     def _announce(self, job: Job, peer: str, use: Use, sizes: list[int], t_ns: int) -> Transfer:

@@ -118,7 +118,8 @@ async def _answer(
     done = 0
     while done < flight.request.output_tokens:
         try:
-            done = await asyncio.wait_for(flight.next(), patience_s / SIGNS_OF_LIFE if stream else None)
+            async with asyncio.timeout(patience_s / SIGNS_OF_LIFE if stream else None):
+                done = await flight.next()
         except TimeoutError:
             return _stream(flight, 0, model, patience_s, dispatcher)
         if flight.cause is not None:
@@ -173,7 +174,8 @@ async def _events(flight: Flight, first: int, model: str, patience_s: float) -> 
         if told == flight.request.output_tokens:
             break
         try:
-            total = await asyncio.wait_for(flight.next(), patience_s / SIGNS_OF_LIFE)
+            async with asyncio.timeout(patience_s / SIGNS_OF_LIFE):
+                total = await flight.next()
         except TimeoutError:
             yield b": waiting\n\n"
             continue

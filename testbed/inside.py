@@ -25,6 +25,7 @@ from testbed.containers import Container, Containers, Recipe
 from testbed.errors import AgentError, TestbedError
 from testbed.faults import Faults
 from testbed.journal import Journal
+from testbed.moments import until
 from testbed.plan import DIRECTIONS, Direction, Plan
 from testbed.rundir import RunDir
 from testbed.shaping.link import WanDirection, loss_ratio, super_packet_bytes
@@ -334,11 +335,6 @@ def _congestion_controls(plan: Plan) -> set[str]:
     transport = plan.transport
     inside = {transport.lan_congestion_control, transport.control_congestion_control}
     return bursts | tenants | {transport.congestion_control} | (inside if plan.agents else set())
-
-
-async def until(moment_ns: int) -> None:
-    """Sleep until CLOCK_MONOTONIC shows this."""
-    await asyncio.sleep(max(0, moment_ns - time.monotonic_ns()) / 1e9)
 
 
 def stage(name: str) -> None:

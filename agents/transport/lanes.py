@@ -1,7 +1,7 @@
 """A lane: one TCP connection to a receiver, which is opened again when it breaks.
 
-A lane takes its next chunk when all before it was handed to the kernel, so the kernel's send buffer is the
-flow control, and nothing waits in a lane that another one could take.
+A lane takes its next chunk when all before it was handed to the kernel and little of it is on its way, so TCP
+is the flow control, and what waits can still be taken by another lane.
 """
 
 from __future__ import annotations

@@ -138,26 +138,36 @@ class Peer:
             if moved_bytes or lane.heard or not lane.busy:
                 lane.moved_ns, lane.heard = now_ns, False
             if moved_bytes:
+                self.moved_ns = now_ns
                 self._moved(lane, now_ns)
             if took_s > 0:
                 lane.bytes_per_s = moved_bytes / took_s
                 if moved_bytes >= _STEP_BYTES or self._queue:
                     rate_bps += 8 * lane.bytes_per_s
+        if self.moved_ns == now_ns:
+            self._queue_moved(now_ns)
+        self._measured(rate_bps)
+        return infos
+
+    def _measured(self, rate_bps: float) -> None:
         if rate_bps > self.goodput_bps:
             self.goodput_bps = rate_bps
         elif rate_bps and self._queue:  # less than before, and not for want of something to send
             self.goodput_bps += _WEIGHT * (rate_bps - self.goodput_bps)
-        return infos
+
+    def _queue_moved(self, now_ns: int) -> None:
+        """Something was acknowledged: who waits behind it in the queue has moved."""
+        for transfer in self.transfers.values():
+            if transfer.waits:
+                transfer.moved_ns = now_ns
 
     def _moved(self, lane: Lane, now_ns: int) -> None:
-        """Bytes of a lane were acknowledged: what it carries has moved, and who waits in the queue."""
-        self.moved_ns = now_ns
+        """Bytes of a lane were acknowledged: what it carries has moved, and questions behind it."""
         for chunk in lane.carries:
             if chunk.copies <= _COPIES:
                 chunk.transfer.moved_ns = now_ns
         for transfer in self.transfers.values():
-            behind = transfer.asked_on is lane and lane.acked_bytes <= transfer.asked_at
-            if transfer.waits or behind:
+            if transfer.asked_on is lane and lane.acked_bytes <= transfer.asked_at:
                 transfer.moved_ns = now_ns
 
     def excuse(self, now_ns: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from testbed.faults.freezer import Freezer
 from testbed.faults.orders import beat, orders
 from testbed.faults.ports import exhausted
 from testbed.journal import Journal
+from testbed.moments import until
 from testbed.plan import Fault
 
 
@@ -27,21 +27,21 @@ class Faults:
         return (self._do(fault, t0_ns) for fault in self._faults)
 
     async def _do(self, fault: Fault, t0_ns: int) -> None:
-        await _until(t0_ns + fault.t_ns)
+        await until(t0_ns + fault.t_ns)
         until_ns = t0_ns + (fault.t_ns if fault.until_ns is None else fault.until_ns)
         match fault.kind:
             case "kill":
                 await self._kill(fault)
             case "restart":
                 await self._kill(fault)
-                await _until(until_ns)
+                await until(until_ns)
                 begin_ns = time.monotonic_ns()
                 await self._containers.restart(fault.target)
                 self._note(fault, active=False, detail=f"ready after {_ms(time.monotonic_ns() - begin_ns)}")
             case "pause":
                 async with self._frozen(fault) as freezer:
                     self._note(fault, active=True, detail="frozen")
-                    await _until(until_ns)
+                    await until(until_ns)
                     await freezer.thaw()
                 self._note(fault, active=False, detail="thawed")
             case "slow":
@@ -51,7 +51,7 @@ class Faults:
             case "exhaust_ports":
                 with exhausted(fault.target):
                     self._note(fault, active=True, detail="no port left")
-                    await _until(until_ns)
+                    await until(until_ns)
                 self._note(fault, active=False, detail="ports as before")
 
     async def _kill(self, fault: Fault) -> None:
@@ -81,7 +81,7 @@ class Faults:
         begins, ends = orders(fault)
         self._tell(fault, begins)
         self._note(fault, active=True, detail=f"told: {begins}")
-        await _until(until_ns)
+        await until(until_ns)
         if ends:
             self._tell(fault, ends)
         self._note(fault, active=False, detail=f"told: {ends or begins}")
@@ -111,8 +111,4 @@ def _ms(length_ns: int) -> str:
 
 async def _pass(length_s: float, until_ns: int) -> None:
     """Sleep so long, but not beyond a moment."""
-    await _until(min(time.monotonic_ns() + round(length_s * 1e9), until_ns))
-
-
-async def _until(moment_ns: int) -> None:
-    await asyncio.sleep(max(0, moment_ns - time.monotonic_ns()) / 1e9)
+    await until(min(time.monotonic_ns() + round(length_s * 1e9), until_ns))

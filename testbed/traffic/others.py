@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from testbed.journal import Journal
+from testbed.moments import until
 from testbed.plan import Burst, LinkState, Microbursts, Plan, Tenant
 from testbed.traffic import tcp, tenant
 
@@ -61,7 +61,7 @@ class Others:
 
     async def _burst(self, kind: str, burst: Burst, t0_ns: int) -> None:
         """A connection that breaks is noted, not fatal."""
-        await _until(t0_ns + burst.t_ns)
+        await until(t0_ns + burst.t_ns)
         start_ns = time.monotonic_ns()
         end_ns, flows = None, None
         try:
@@ -91,7 +91,7 @@ class Others:
             )
 
     async def _tenant(self, plan: Tenant, flow: int, t0_ns: int) -> None:
-        await _until(t0_ns + plan.t_ns)
+        await until(t0_ns + plan.t_ns)
         await tenant.run(
             plan, flow, t0_ns + plan.until_ns, address=self._address(plan.sink), journal=self._journal
         )
@@ -121,7 +121,3 @@ def _longest_ns(state: LinkState) -> int:
     queue_ns = state.buffer_bytes * 8 * 10**9 // rate_bps
     slot_ns = state.slot.max_ns if state.slot else 0
     return state.delay_ns + JITTERS * state.jitter_ns + queue_ns + slot_ns
-
-
-async def _until(moment_ns: int) -> None:
-    await asyncio.sleep(max(0, moment_ns - time.monotonic_ns()) / 1e9)

@@ -9,7 +9,7 @@ import asyncio
 import subprocess
 import sys
 
-from testbed import inside, namespaces
+from testbed import inside, moments, namespaces
 
 TBF = "tbf rate 5gbit burst 1mb limit 10mb"
 EVERY_SECOND = "pass random determ drop 2"
@@ -49,7 +49,7 @@ DEEDS: dict[str, list[tuple[float, tuple[str, str]]]] = {
 async def meddle(t0_ns: int, deeds: list[tuple[float, tuple[str, str]]]) -> None:
     """Do it all, each at its time."""
     for at_s, (namespace, command) in deeds:
-        await inside.until(t0_ns + round(at_s * 1e9))
+        await moments.until(t0_ns + round(at_s * 1e9))
         with namespaces.entered(namespace):
             subprocess.run(command.split(), check=True)  # noqa: ASYNC221 - quick
 
