@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from agents import config, wire
 from agents.fleet import Fleet, Flight, Instance
@@ -20,7 +20,7 @@ from agents.journal import Journal
 from agents.metrics import Metrics
 from agents.policies.view import Answer
 from agents.prefixes import Prefixes
-from agents.profiles import MODELS, PROFILES
+from agents.profiles import MODELS, find
 
 NEWS_S = 0.05
 """Where several instances end at once, the last of them is known to have after this."""
@@ -40,7 +40,9 @@ class Attempts:
     ) -> None:
         self._settings, self._fleet, self._journal, self._metrics = settings, fleet, journal, metrics
         self._model, self._later = MODELS[settings.model], later
-        self._longest_tokens = min(PROFILES[peer.profile].max_tokens for peer in settings.having("prefill"))
+        self._longest_tokens = min(
+            find(peer.profile, settings.profiles).max_tokens for peer in settings.having("prefill")
+        )
         self.room_bytes = min(settings.transport.send_pool_bytes, settings.transport.receive_pool_bytes)
         """KV that an instance of either role can hold."""
         self._home = any(peer.cluster == "pd" for peer in settings.having("prefill"))
@@ -108,6 +110,7 @@ class Attempts:
             "expect",
             id=flight.job,
             output_tokens=flight.request.output_tokens - flight.done,
+            context_tokens=flight.input_tokens,
             kv_bytes=size_bytes,
             unpack_bytes=size_bytes if flight.compress else 0,
         )
@@ -127,6 +130,7 @@ class Attempts:
             compress=flight.compress,
             order_s=flight.order_s,
             since_ns=flight.sent_ns,
+            **({"prompt": flight.prompt} if self._settings.compute is not None else {}),
         )
 
     def kv_bytes(self, tokens: int) -> int:
@@ -199,18 +203,20 @@ class Attempts:
         self.prefixes.computed(flight)
         self.prefixes.sent(flight)
 
-    def _tokens(self, items: list[tuple[int, int, bool]]) -> None:
+    def _tokens(self, items: list[Any]) -> None:
         now_ns = time.monotonic_ns()
-        for job, count, last in items:
+        for job, count, last, *ids in items:
             flight = self._flying(job)
             if flight is None:
                 continue
             flight.moved_ns = now_ns
             if count == 1:
                 self._arrived(flight)
-                if not flight.done:
+                if not flight.told:
                     self._first(flight, now_ns)
-            flight.told = flight.done + count
+            if ids:
+                _take(flight, count, ids[0])
+            flight.told = max(flight.told, flight.done + count)
             if last:
                 self._end(flight, "completed")
             flight.progress.put_nowait(flight.told)
@@ -269,7 +275,8 @@ class Attempts:
         if failures.policy == "fail" or flight.spent >= failures.attempts:
             self._failed(flight, cause)
             return
-        flight.done = flight.told
+        if self._settings.compute is None:  # real kernels generate them once more, and the same ones
+            flight.done = flight.told
         flight.avoid |= set(blamed)
         flight.prefilled = flight.arrived = flight.waits = False
         self._move(flight)
@@ -318,3 +325,10 @@ class Attempts:
             prefill=flight.prefill or None,
             decode=flight.decode or None,
         )
+
+
+def _take(flight: Flight, count: int, ids: list[int]) -> None:
+    """Keep the last ones of `count` generated tokens, but for those that an earlier attempt has told."""
+    new_from = len(flight.token_ids) - (count - len(ids))
+    assert new_from >= 0
+    flight.token_ids += ids[new_from:]

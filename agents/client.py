@@ -13,12 +13,14 @@ import sys
 import time
 from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 import httptools
 import msgspec
 
 from agents import config
 from agents.journal import Journal
+from agents.prompts import prompt
 from agents.stream import Connection
 
 _REFUSED = (400, 409, 422, 429)
@@ -78,13 +80,14 @@ class Client:
             tokens=seen.tokens,
             state=seen.state,
             cause=seen.cause,
+            **({"token_ids": seen.token_ids} if self._settings.compute is not None else {}),
         )
 
     async def _stream(self, request: config.Request, seen: _Seen) -> None:
         """Ask on a connection that is free, or on a new one."""
         body = {
             "model": self._settings.model,
-            "prompt_tokens": request.input_tokens,
+            **self._prompt(request),
             "max_tokens": request.output_tokens,
             "stream": True,
             "request_id": request.id,
@@ -104,6 +107,12 @@ class Client:
             connection.transport.abort()
             raise
         self._idle.append(connection)
+
+    def _prompt(self, request: config.Request) -> dict[str, object]:
+        """The prompt's token ids where somebody computes with them, else their number."""
+        if self._settings.compute is None:
+            return {"prompt_tokens": request.input_tokens}
+        return {"prompt": prompt(self._settings, request)}
 
     async def _connect(self) -> _Asking:
         """A router that is being started again refuses connections; nothing is lost by another try."""
@@ -180,6 +189,8 @@ class _Seen:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.tokens = 0
+        self.token_ids: list[int] = []
+        """None where nobody computes them."""
         self.state: str | None = None
         self.cause: str | None = None
 
@@ -191,7 +202,7 @@ class _Seen:
         if not self.timer.expired():
             self.timer.reschedule(self._patient_until_s())
 
-    def event(self, event: dict[str, dict[str, int]]) -> None:
+    def event(self, event: dict[str, Any]) -> None:
         """Take note of one server-sent event."""
         if "error" in event:
             self.fail(str(event["error"]["message"]))
@@ -200,6 +211,7 @@ class _Seen:
         if self.first_ns is None:
             self.first_ns = self.last_ns
         self.tokens = event["usage"]["completion_tokens"]
+        self.token_ids += event["choices"][0].get("token_ids", ())
 
     def fail(self, cause: str) -> None:
         """The request did not end well."""

@@ -8,11 +8,15 @@ from typing import Literal
 
 import msgspec
 
+from agents.compute_profile import ComputeProfile
+
 CONTROL_PORT, KV_PORT, HTTP_PORT = 7000, 7001, 8000
 _REQUESTS = 1 << 32
 FIRST_CACHE_TRANSFER = 1 << 40
 """Transfers of cached prefixes are numbered from here; those of requests see `job`."""
 MAX_ATTEMPTS = 100
+Payload = Literal["synthetic", "verified", "tensors"]
+"""What KV bytes are: zeros, noise that is checked, or what their producer computed."""
 
 
 def job(request: int, attempt: int) -> int:
@@ -38,7 +42,7 @@ class Peer(Frozen, frozen=True):
     """Another agent; `address` is its IPv4 address."""
 
     name: str
-    role: Literal["router", "prefill", "decode", "client"]
+    role: Literal["router", "prefill", "decode", "client", "reference"]
     cluster: Literal["prfaas", "pd"]
     address: str
     profile: str
@@ -47,7 +51,7 @@ class Peer(Frozen, frozen=True):
 class Transport(Frozen, frozen=True):
     """How KV crosses between agents."""
 
-    payload: Literal["synthetic", "verified"]
+    payload: Payload
     connections: int
     chunk_bytes: int
     layer_group: int
@@ -129,6 +133,12 @@ wait_for_tcp         a connection that stands still is left to TCP's timer
 """
 
 
+class Compute(Frozen, frozen=True):
+    """Real kernels: a model with random weights from `seed`, and prompts from the same."""
+
+    seed: int
+
+
 class Cache(Frozen, frozen=True):
     """Memory for cached prefixes in each cluster, in bytes at scale 1; 0: none is kept there."""
 
@@ -175,6 +185,10 @@ class Config(Frozen, frozen=True):
     cache: Cache
     stream_interval_tokens: int
     peers: tuple[Peer, ...]
+    profiles: dict[str, ComputeProfile] = {}
+    """Compute profiles by name that are not in `agents.profiles.PROFILES`."""
+    compute: Compute | None = None
+    """None: prefill and decode replay their profiles."""
     timeouts: Timeouts = Timeouts()
     failures: Failures = Failures()
     flaws: tuple[Flaw, ...] = ()

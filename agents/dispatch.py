@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,7 @@ from agents.metrics import Metrics
 from agents.model import Lengths, System
 from agents.policies import POLICIES
 from agents.policies.view import Config, Egress, Placed, Request, State, View
-from agents.profiles import COMPRESSIONS, MODELS, PROFILES
+from agents.profiles import COMPRESSIONS, MODELS, ComputeProfile, find
 from agents.session import Session
 from agents.ticks import Ticks
 
@@ -24,20 +25,21 @@ def policy_config(settings: config.Config) -> Config:
     """What the policy is told once."""
     scheduling, transport = settings.scheduling, settings.transport
 
-    def profile(role: str, cluster: str) -> str:
-        return next(peer.profile for peer in settings.having(role) if peer.cluster == cluster)
+    def profile(role: str, cluster: str) -> ComputeProfile:
+        name = next(peer.profile for peer in settings.having(role) if peer.cluster == cluster)
+        return find(name, settings.profiles)
 
     def count(role: str, cluster: str) -> int:
         return sum(peer.cluster == cluster for peer in settings.having(role))
 
-    pd = PROFILES[profile("decode", "pd")]
+    pd = profile("decode", "pd")
     n_prfaas = count("prefill", "prfaas")
     return Config(
         threshold_tokens=scheduling.threshold_tokens,
         params=scheduling.params,
         lengths=Lengths.from_quantiles(scheduling.length_quantiles),
         system=System(
-            prfaas=PROFILES[profile("prefill", "prfaas")] if n_prfaas else pd,
+            prfaas=profile("prefill", "prfaas") if n_prfaas else pd,
             pd=pd,
             model=MODELS[settings.model],
             n_prfaas=n_prfaas,
@@ -153,8 +155,12 @@ class Dispatcher:
         output_tokens: int,
         tenant: str = "default",
         chain: tuple[int, ...] = (),
+        *,
+        prompt: Sequence[int] = (),
     ) -> Flight:
-        """Place a request and start it; `chain` names the blocks of its prompt, where prefixes are cached."""
+        """Place a request and start it; `chain` names the blocks of its prompt, where prefixes are cached;
+        `prompt` has its token ids, where real kernels compute.
+        """
         number = request if request is not None else self._next
         self._used.add(number)
         self._next = max(self._next, number + 1)
@@ -164,7 +170,7 @@ class Dispatcher:
         )
         view = self._view(now_ns)
         decision = self._policy.route(self._config, self._state, view, asked)
-        flight = Flight(number, asked, chain, now_ns, decision, decision.route, now_ns)
+        flight = Flight(number, asked, chain, now_ns, decision, decision.route, now_ns, prompt=prompt)
         flight.order_s = view.t_s if decision.order_s is None else decision.order_s
         self._placed.append(Placed(asked, decision.route))
         self._attempts.choose(flight)

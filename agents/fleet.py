@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
 
 from agents import config, wire
 from agents.policies.view import Decision, Request, Route, TenantLoad
-from agents.profiles import PROFILES
+from agents.profiles import find
 from agents.session import Session
 
 Role = Literal["prefill", "decode"]
@@ -55,6 +55,9 @@ class Flight(msgspec.Struct):
     arrived: bool = False
     """Its KV, at decode."""
     cause: str | None = None
+    prompt: Sequence[int] = ()
+    """Its token ids, and those of the answer so far, where real kernels compute."""
+    token_ids: list[int] = msgspec.field(default_factory=list)
     progress: asyncio.Queue[int] = msgspec.field(default_factory=asyncio.Queue)
 
     @property
@@ -133,7 +136,9 @@ class Fleet:
 
     def __init__(self, settings: config.Config) -> None:
         self._conversion_s = settings.scheduling.conversion_ns / 1e9
-        self.instances = {peer.name: Instance(peer, given_role(peer)) for peer in settings.instances()}
+        peers = settings.instances()
+        self.instances = {peer.name: Instance(peer, given_role(peer)) for peer in peers}
+        self._slots = {peer.name: find(peer.profile, settings.profiles).bs_max for peer in peers}
 
     def serving(self, cluster: str, role: Role) -> list[Instance]:
         """Instances of a cluster that take work of this role now."""
@@ -171,7 +176,7 @@ class Fleet:
 
     def decoding(self) -> tuple[int, int]:
         """Requests that decode instances hold, and how many of these have a place in a batch."""
-        held = [(one.held, PROFILES[one.peer.profile].bs_max) for one in self.instances.values()]
+        held = [(one.held, self._slots[name]) for name, one in self.instances.items()]
         return sum(count for count, _ in held), sum(min(count, slots) for count, slots in held)
 
     def tenants(self) -> tuple[TenantLoad, ...]:

@@ -13,6 +13,7 @@ import asyncio
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,9 @@ from agents.prefill import Prefill
 from agents.ticks import Ticks, end_at_errors
 from agents.transport.receiver import Arrival, Receiver, ReceiverSettings
 from agents.transport.sender import Sender, SenderSettings, Signals
+
+if TYPE_CHECKING:
+    from agents.compute.engine import Kernels
 
 _ORDER_BYTES = 4096
 
@@ -66,8 +70,10 @@ class Instance:
             self._note_held,
             self._ticks.wake,
         )
-        self.prefill = Prefill(settings, self._journal, self._sender, self._server.send, self._ticks.wake)
-        self.decode = Decode(settings, self._journal, self._receiver, self._server.send)
+        kernels = _kernels(settings)
+        send, wake = self._server.send, self._ticks.wake
+        self.prefill = Prefill(settings, self._journal, self._sender, send, wake, kernels=kernels)
+        self.decode = Decode(settings, self._journal, self._receiver, send, kernels)
 
     async def run(self) -> None:
         """Serve until killed."""
@@ -193,6 +199,15 @@ class Instance:
         self._journal.note(
             "connection", time.monotonic_ns(), peer=peer, opened=opened, sockets=sockets, cause=cause
         )
+
+
+def _kernels(settings: config.Config) -> Kernels | None:
+    """What computes here; None where everything is replayed."""
+    if settings.compute is None:
+        return None
+    from agents.compute.engine import Kernels  # noqa: PLC0415 - torch, only where it computes
+
+    return Kernels(settings)
 
 
 async def _main() -> None:

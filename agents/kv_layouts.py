@@ -111,9 +111,9 @@ def _gqa(kv_heads: int, key_dim: int, value_dim: int, window_tokens: int = 0) ->
     return LayerKv(kv_heads * (key_dim + value_dim) * BF16_BYTES, fixed_bytes=0, window_tokens=window_tokens)
 
 
-def _linear(heads: int, convolution_channels: int = 0) -> LayerKv:
-    """Linear attention: a state of 128 x 128 per head, and three past inputs of a convolution of width 4."""
-    state = heads * 128 * 128 * FP32_BYTES
+def _linear(heads: int, convolution_channels: int = 0, head_dim: int = 128) -> LayerKv:
+    """Linear attention: a square state per head, and three past inputs of a convolution of width 4."""
+    state = heads * head_dim * head_dim * FP32_BYTES
     return LayerKv(bytes_per_token=0, fixed_bytes=state + 3 * convolution_channels * BF16_BYTES)
 
 
@@ -174,6 +174,15 @@ def _qwen3_235b() -> ModelProfile:
     return _public("qwen3_235b", "Qwen3-235B", (_gqa(4, 128, 128),) * 94)
 
 
+def _tiny_hybrid() -> ModelProfile:
+    """Ten layers of every kind, for CPUs: `agents/shapes.py` has what computes them."""
+    kda, gdn = _linear(4, 3 * 4 * 32, head_dim=32), _linear(4, (2 + 2 + 4) * 64, head_dim=64)
+    lightning, mla = _linear(4, head_dim=64), LayerKv((256 + 32) * BF16_BYTES, fixed_bytes=0)
+    window, gqa = _gqa(2, 64, 64, window_tokens=128), _gqa(2, 64, 64)
+    layers = (kda, kda, gdn, mla, gdn, window, gqa, lightning, lightning, mla)
+    return ModelProfile("tiny_hybrid", "made up: every kind of layer, small enough for a CPU", layers)
+
+
 MODELS: dict[str, ModelProfile] = {
     model.name: model
     for model in (
@@ -184,6 +193,7 @@ MODELS: dict[str, ModelProfile] = {
         _ring_2_5_1t(),
         _minimax_m2_5(),
         _qwen3_235b(),
+        _tiny_hybrid(),
     )
 }
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import erfc, exp, inf, log, sqrt
+from math import erfc, exp, inf, log, nextafter, sqrt
 from typing import Protocol
 
 from agents.profiles import ComputeProfile
@@ -39,6 +39,8 @@ def mean_prefill_s(
         raise ValueError(f"no lengths above {above_tokens} and up to {up_to_tokens} tokens")
     if lengths.share(max(above_tokens, profile.max_tokens), up_to_tokens):
         raise ValueError(f"{profile.name}: there are lengths above its {profile.max_tokens} tokens")
+    if lengths.share(above_tokens, min(up_to_tokens, nextafter(profile.min_tokens, 0.0))):
+        raise ValueError(f"{profile.name}: there are lengths below its {profile.min_tokens} tokens")
     total_s = 0.0
     for law in profile.power_laws():
         above, up_to = max(above_tokens, law.above_tokens), min(up_to_tokens, law.up_to_tokens)

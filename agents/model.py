@@ -123,10 +123,15 @@ def _theta_p(system: System, prefill_s: float, load: Load) -> float:
     return max(system.n_p / prefill_s - load.pd, 0.0)
 
 
-def _theta_d(system: System) -> float:
-    """Requests per second that the decode instances take."""
-    batch = system.pd.bs_max
-    return system.n_d * batch / (system.pd.step_s(batch) * system.output_tokens)
+def _theta_d(system: System, lengths: Distribution) -> float:
+    """Requests per second that the decode instances take, their batches full and half of each answer there.
+
+    Where contexts matter, those outside the profile count as its shortest or longest: with a cache `lengths`
+    are what it leaves, less than what a request holds.
+    """
+    batch, (least, most) = system.pd.bs_max, system.pd.contexts
+    context_tokens = min(max(lengths.mean(0.0, inf) + system.output_tokens / 2, least), most)
+    return system.n_d * batch / (system.pd.step_s(batch, context_tokens) * system.output_tokens)
 
 
 def capacity(
@@ -163,7 +168,7 @@ def capacity(
         theta_prfaas = _theta_prfaas(system, long_s(), mean_long, egress_bps, IDLE)
     if share_short:
         theta_p = _theta_p(system, short_s(), IDLE)
-    theta_d = _theta_d(system)
+    theta_d = _theta_d(system, lengths)
     lambda_max = min(
         theta_prfaas / share_long if share_long else inf,
         theta_p / share_short if share_short else inf,

@@ -2,8 +2,8 @@
 
 Layers leave in groups of `transport.layer_group`, each as soon as its last layer is computed.
 
-Compute replays a profile: layer i of n is finished at i/n of T_prefill(tokens). Compressing the KV takes time
-of the same GPUs, evenly over the layers.
+Compute replays a profile: T_prefill(tokens), and each layer is finished where the profile says, or layer i of
+n at i/n of that. Compressing the KV takes time of the same GPUs, evenly over the layers.
 
 KV is held in a bounded pool from before it is computed until the receiver has it, or it is given up: where
 there is no room the next request waits.
@@ -14,16 +14,20 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from agents import config, wire
 from agents.journal import Journal
-from agents.profiles import COMPRESSIONS, MODELS, PROFILES
+from agents.profiles import COMPRESSIONS, MODELS, find
 from agents.transport.pool import Pool, TooLargeError
 from agents.transport.sender import Sender, Transfer, TransferError
+
+if TYPE_CHECKING:  # torch is loaded where something is computed, and nowhere else
+    from agents.compute.engine import Kernels
 
 Use = Literal["kv", "cache"]
 
@@ -53,10 +57,12 @@ class Prefill:
         sender: Sender,
         tell: Callable[..., None],
         on_sent: Callable[[], None],
+        *,
+        kernels: Kernels | None = None,
     ) -> None:
         self._settings, self._journal, self._sender = settings, journal, sender
-        self._tell, self._on_sent = tell, on_sent
-        self._profile = PROFILES[settings.me.profile]
+        self._tell, self._on_sent, self._kernels = tell, on_sent, kernels
+        self._profile = find(settings.me.profile, settings.profiles)
         self._model = MODELS[settings.model]
         compression = settings.transport.compression
         self._compression = COMPRESSIONS[compression] if compression else None
@@ -163,10 +169,10 @@ class Prefill:
         message = job.message
         number = message["id"]
         sizes = self._sizes(message)
-        took_ns = round(self._profile.prefill_s(message["tokens"]) * 1e9)
+        more_ns = 0
         if message["compress"]:
             assert self._compression is not None
-            took_ns += round(sum(sizes) / self._settings.scale / self._compression.compress_bytes_per_s * 1e9)
+            more_ns = round(sum(sizes) / self._settings.scale / self._compression.compress_bytes_per_s * 1e9)
             sizes = [max(1, round(size / self._compression.ratio)) if size else 0 for size in sizes]
         try:
             await self._pool.wait(number, sum(sizes))
@@ -175,9 +181,14 @@ class Prefill:
             return
         start_ns = time.monotonic_ns()
         transfer = self._announce(job, message["decode"], "kv", sizes, start_ns)
+        parts: AsyncIterator[bytes | None] = (
+            self._replayed(message["tokens"], start_ns, more_ns)
+            if self._kernels is None
+            else self._computed(self._kernels, message["prompt"])
+        )
         self._computing = True
         try:
-            await self._layers(transfer, sizes, start_ns, took_ns)
+            await self._layers(transfer, sizes, parts)
         finally:
             self._computing = False
         self._journal.note(
@@ -192,25 +203,39 @@ class Prefill:
         )
         self._tell("prefilled", id=number)
 
-    async def _layers(self, transfer: Transfer, sizes: list[int], start_ns: int, took_ns: int) -> None:
-        """Compute group after group of layers, and hand over each as it is done."""
-        layers = len(self._model.layers)
+    async def _layers(self, transfer: Transfer, sizes: list[int], parts: AsyncIterator[bytes | None]) -> None:
+        """Hand over group after group of layers, each as it is done; `parts` has their bytes, if any."""
         at_once = "send_after_compute" in self._settings.flaws
+        held: list[tuple[int, int, bytes | None]] = []
+        groups = iter(zip(self._groups, sizes, strict=True))
+        async for data in parts:
+            one, size = next(groups)
+            held.append((one.stop - 1, size, data))
+            if not at_once or one is self._groups[-1]:
+                for layer, size_bytes, part in held:
+                    self._push(transfer, "kv", layer, size_bytes, part)
+                held.clear()
+
+    async def _replayed(self, tokens: int, start_ns: int, more_ns: int) -> AsyncIterator[None]:
+        """Each group of layers when the profile says that it is done; `more_ns` is spread over all."""
+        ends_ns = self._profile.layer_ends_ns(tokens, len(self._model.layers), more_ns)
         since_ns, done_ns, slowness = start_ns, 0, self.slowness
-        for one, size in zip(self._groups, sizes, strict=True):
+        for one in self._groups:
             if slowness != self.slowness:
-                since_ns, done_ns, slowness = (
-                    time.monotonic_ns(),
-                    took_ns * one.start // layers,
-                    self.slowness,
-                )
-            due_ns = since_ns + round((took_ns * one.stop // layers - done_ns) * slowness)
+                since_ns, slowness = time.monotonic_ns(), self.slowness
+                done_ns = ends_ns[one.start - 1] if one.start else 0
+            due_ns = since_ns + round((ends_ns[one.stop - 1] - done_ns) * slowness)
             await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
-            if not at_once:
-                self._push(transfer, "kv", one.stop - 1, size)
-        if at_once:
-            for one, size in zip(self._groups, sizes, strict=True):
-                self._push(transfer, "kv", one.stop - 1, size)
+            yield
+
+    async def _computed(self, kernels: Kernels, tokens: list[int]) -> AsyncIterator[bytes]:
+        """The KV of each group of layers, when it is computed."""
+        prompt = await kernels.run(partial(kernels.prompt, tokens))
+        for one in self._groups:
+            start_ns = time.monotonic_ns()
+            data = await kernels.run(partial(prompt.compute, one))
+            await asyncio.sleep((self.slowness - 1) * (time.monotonic_ns() - start_ns) / 1e9)
+            yield data
 
     def _sizes(self, message: wire.Message) -> list[int]:
         """Bytes of each group: the end of a prompt's KV, with the linear states and windows behind it."""
@@ -251,10 +276,12 @@ class Prefill:
         needed_s = size_bytes * 8 / goodput_bps if goodput_bps else 0.0
         return float(job.message["since_ns"] + transport.ttft_target_ns) / 1e9 - needed_s
 
-    def _push(self, transfer: Transfer, use: Use, layer: int, size_bytes: int) -> None:
+    def _push(
+        self, transfer: Transfer, use: Use, layer: int, size_bytes: int, data: bytes | None = None
+    ) -> None:
         if transfer.over.done():
             return
-        self._sender.push(transfer, layer, size_bytes)
+        self._sender.push(transfer, layer, size_bytes, data)
         self._journal.note(
             "produced",
             time.monotonic_ns(),

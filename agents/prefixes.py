@@ -11,7 +11,7 @@ import msgspec
 from agents import config
 from agents.cache.kv_manager import OTHER, CacheStats, Cluster, KvManager
 from agents.fleet import Fleet, Flight, Instance
-from agents.profiles import MODELS, PROFILES
+from agents.profiles import MODELS, find
 
 HOT_TRIED = 16
 """So many of the hottest are tried, as one for which there is no room now must not hold up the others."""
@@ -44,7 +44,8 @@ class Prefixes:
         note: Callable[..., None],
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        self._fleet, self._compute, self._note, self._later = fleet, compute, note, later
+        self._settings, self._fleet = settings, fleet
+        self._compute, self._note, self._later = compute, note, later
         cache = settings.cache
         self.manager: KvManager | None = None
         if cache.prfaas_bytes or cache.pd_bytes:
@@ -82,7 +83,8 @@ class Prefixes:
             flight.waits = number is not None
             if number is not None:
                 # Waiting longer than computing takes is worse than computing.
-                profile = PROFILES[self._fleet.instances[flight.prefill].peer.profile]
+                name = self._fleet.instances[flight.prefill].peer.profile
+                profile = find(name, self._settings.profiles)
                 patience_s = profile.prefill_s(flight.input_tokens - cached[cluster])
                 self._later(patience_s, partial(self._finish, number, arrived=False))
         if not flight.waits:
@@ -104,7 +106,8 @@ class Prefixes:
         flight.computed_tokens = flight.input_tokens - cached_tokens
         sent_already = resident_tokens if flight.route == "prfaas" else 0
         flight.kv_tokens = max(flight.input_tokens - sent_already, 1)
-        flight.work_s = PROFILES[instance.peer.profile].prefill_s(flight.computed_tokens)
+        profile = find(instance.peer.profile, self._settings.profiles)
+        flight.work_s = profile.prefill_s(flight.computed_tokens)
 
     def _begin_fetch(
         self, cluster: Cluster, chain: tuple[int, ...], tokens: int, target: str, flight: Flight | None

@@ -1,16 +1,14 @@
-"""What computing costs: profiled hardware. What the KV cache weighs is in `kv_layouts`, read through here.
+"""What computing costs: the hardware that everybody has. What the KV cache weighs is in `kv_layouts`, read
+through here; profiles that a user recorded come from files (`testbed.profiles`).
 
 Everything here is plain arithmetic on numbers measured by others; each table names its source. `h200` and
 the throughputs of the public models are from the paper (arXiv 2604.15039); `h20` is solved from the paper's
 results, as its docstring says.
 """
 
-from bisect import bisect_right
-from itertools import pairwise
-from math import exp, log
+from collections.abc import Mapping
 
-import msgspec
-
+from agents.compute_profile import ComputeProfile, PowerLaw
 from agents.kv_layouts import COMPRESSIONS, MIB, MODELS, Compression, LayerKv, ModelProfile
 
 __all__ = [
@@ -24,79 +22,16 @@ __all__ = [
     "LayerKv",
     "ModelProfile",
     "PowerLaw",
+    "find",
 ]
 
 TABLE_TOKENS = (1024, 8192, 32768, 131072)
 """Prompt lengths of tables 3 and 5, in tokens."""
 
 
-class PowerLaw(msgspec.Struct, frozen=True):
-    """Prefill time of `factor_s` * tokens ** `exponent` seconds for above_tokens < tokens <= up_to_tokens."""
-
-    above_tokens: float
-    up_to_tokens: float
-    factor_s: float
-    exponent: float
-
-
-class ComputeProfile(msgspec.Struct, frozen=True):
-    """Time one instance needs: prefill by length, decode by step.
-
-    `knots` are (tokens, seconds), ascending in both; `bs_max` is 0 and `decode_step_s` None where decode was
-    not profiled (the hardware serves prefill only).
-    """
-
-    name: str
-    source: str
-    knots: tuple[tuple[int, float], ...]
-    bs_max: int = 0
-    decode_step_s: float | None = None
-
-    @property
-    def max_tokens(self) -> int:
-        """Longest prompt the profile covers, in tokens."""
-        return self.knots[-1][0]
-
-    def prefill_s(self, tokens: float) -> float:
-        """Seconds to prefill `tokens` uncached tokens, interpolated log-log between the knots.
-
-        Below the first knot the first segment is extended with its slope down to 1 token: the fixed cost of a
-        forward pass dominates there, and the slope (0.24 for h200) keeps it. Above the last knot nothing is
-        known.
-
-        Raises:
-            ValueError: `tokens` is below 1 or above `max_tokens`.
-        """
-        if not 1 <= tokens <= self.max_tokens:
-            raise ValueError(
-                f"{self.name}: prefill of {tokens} tokens is outside the profile, 1 to {self.max_tokens}"
-            )
-        right = bisect_right(self.knots, tokens, key=lambda knot: knot[0])
-        right = min(max(right, 1), len(self.knots) - 1)
-        (tokens_0, seconds_0), (tokens_1, seconds_1) = self.knots[right - 1], self.knots[right]
-        slope = log(seconds_1 / seconds_0) / log(tokens_1 / tokens_0)
-        return seconds_0 * exp(slope * log(tokens / tokens_0))
-
-    def power_laws(self) -> tuple[PowerLaw, ...]:
-        """What `prefill_s` is made of: a power law per segment, the first from 0 on, the last to the end."""
-        laws = []
-        for number, ((tokens_0, seconds_0), (tokens_1, seconds_1)) in enumerate(pairwise(self.knots)):
-            exponent = log(seconds_1 / seconds_0) / log(tokens_1 / tokens_0)
-            factor_s = seconds_0 / tokens_0**exponent
-            laws.append(PowerLaw(tokens_0 if number else 0.0, tokens_1, factor_s, exponent))
-        return tuple(laws)
-
-    def step_s(self, batch: int) -> float:
-        """Seconds of one decode step for `batch` requests: the paper gives one value for any batch that fits.
-
-        Raises:
-            ValueError: decode was not profiled, or `batch` is outside 1 to `bs_max`.
-        """
-        if self.decode_step_s is None:
-            raise ValueError(f"{self.name}: decode was not profiled")
-        if not 1 <= batch <= self.bs_max:
-            raise ValueError(f"{self.name}: a decode batch of {batch} is outside 1 to {self.bs_max}")
-        return self.decode_step_s
+def find(name: str, own: Mapping[str, ComputeProfile]) -> ComputeProfile:
+    """The profile of this name: the run's own (`Config.profiles`), else one of `PROFILES`; KeyError."""
+    return own[name] if name in own else PROFILES[name]
 
 
 def _h200() -> ComputeProfile:

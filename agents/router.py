@@ -1,7 +1,8 @@
 """The router: an OpenAI-style front over FastAPI; places each request by the policy under test.
 
 POST /v1/completions   streaming or not; `prompt` is a string or a list of token ids; for replay
-                       `prompt_tokens` gives the length instead of the tokens themselves
+                       `prompt_tokens` gives the length instead of the tokens themselves. Where real
+                       kernels compute, token ids are needed, and the answer has `token_ids` beside the text
 GET  /metrics          Prometheus
 GET  /health
 """
@@ -9,7 +10,7 @@ GET  /health
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -22,7 +23,8 @@ from pydantic import BaseModel, Field
 from agents import config, timeouts
 from agents.dispatch import Dispatcher
 from agents.fleet import Flight
-from agents.profiles import PROFILES
+from agents.profiles import find
+from agents.shapes import SHAPES
 from agents.ticks import end_at_errors
 
 SIGNS_OF_LIFE = 3
@@ -55,7 +57,8 @@ class Completion(BaseModel):
 def build(settings: config.Config) -> FastAPI:
     """The application; its agents must be listening when it starts."""
     dispatcher = Dispatcher(settings)
-    longest = min(PROFILES[peer.profile].max_tokens for peer in settings.having("prefill"))
+    vocab = SHAPES[settings.model].vocab if settings.compute is not None else 0
+    outside = _limits(settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -82,15 +85,17 @@ def build(settings: config.Config) -> FastAPI:
     @app.post("/v1/completions")
     async def completions(body: Completion, request: Request) -> Response:
         tokens = body.length_tokens()
-        if tokens > longest:
-            return _error(400, f"{tokens} input tokens; this system serves at most {longest}")
+        limit = outside(tokens, body.max_tokens)
+        if limit is not None:
+            return _error(400, limit)
         if body.request_id is not None and dispatcher.knows(body.request_id):
             return _error(409, f"request_id {body.request_id} has been used")
-        refusal = dispatcher.refusal(tokens)
+        refusal = dispatcher.refusal(tokens) or (_no_prompt(body, vocab) if vocab else None)
         if refusal is not None:
             return _error(400, refusal)
         chain = tuple(body.hash_ids)
-        flight = dispatcher.submit(body.request_id, tokens, body.max_tokens, body.user, chain)
+        prompt = body.prompt if vocab and isinstance(body.prompt, list) else []
+        flight = dispatcher.submit(body.request_id, tokens, body.max_tokens, body.user, chain, prompt=prompt)
         gone = asyncio.create_task(_gone(request, flight, dispatcher))
         patience_s = settings.timeouts.client_ns / 1e9
         try:
@@ -99,6 +104,34 @@ def build(settings: config.Config) -> FastAPI:
             gone.cancel()
 
     return app
+
+
+def _limits(settings: config.Config) -> Callable[[int, int], str | None]:
+    """What says which limit of the profiles a prompt and an answer of so many tokens break; None: none."""
+    prefill = [find(peer.profile, settings.profiles) for peer in settings.having("prefill")]
+    shortest, longest = max(one.min_tokens for one in prefill), min(one.max_tokens for one in prefill)
+    decode = [find(peer.profile, settings.profiles) for peer in settings.having("decode")]
+    least, most = max(one.contexts[0] for one in decode), min(one.contexts[1] for one in decode)
+
+    def outside(input_tokens: int, output_tokens: int) -> str | None:
+        if input_tokens > longest:
+            return f"{input_tokens} input tokens; this system serves at most {longest}"
+        if input_tokens < shortest:
+            return f"{input_tokens} input tokens; this system serves at least {shortest}"
+        if settings.compute is None and not least <= input_tokens <= most - output_tokens + 1:
+            return f"decode was profiled from {least} to {most} tokens of prompt and answer"
+        return None
+
+    return outside
+
+
+def _no_prompt(body: Completion, vocab: int) -> str | None:
+    """What keeps real kernels from computing this prompt; None: nothing."""
+    if not isinstance(body.prompt, list) or not body.prompt or body.prompt_tokens is not None:
+        return "real kernels compute here: prompt has to be a list of token ids"
+    if not all(0 <= token < vocab for token in body.prompt):
+        return f"a token id of the prompt is outside 0 to {vocab - 1}"
+    return None
 
 
 async def _gone(request: Request, flight: Flight, dispatcher: Dispatcher) -> None:
@@ -149,11 +182,19 @@ def _error(status: int, message: str) -> JSONResponse:
 
 def _chunk(flight: Flight, model: str, new: int, total: int) -> dict[str, object]:
     last = total == flight.request.output_tokens
+    choice: dict[str, object] = {
+        "index": 0,
+        "text": " token" * new,
+        "finish_reason": "length" if last else None,
+    }
+    if flight.token_ids:
+        ids = flight.token_ids[total - new : total]
+        choice |= {"text": "".join(f" {one}" for one in ids), "token_ids": ids}
     return {
         "id": f"cmpl-{flight.id}",
         "object": "text_completion",
         "model": model,
-        "choices": [{"index": 0, "text": " token" * new, "finish_reason": "length" if last else None}],
+        "choices": [choice],
         "usage": {
             "prompt_tokens": flight.request.input_tokens,
             "completion_tokens": total,

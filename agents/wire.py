@@ -3,8 +3,10 @@
 router -> instance (`id`: the job, see `agents.config.job`)
     prefill(id, tokens, kv_tokens, prompt_tokens, decode, compress, order_s, since_ns)
                                                       compute `tokens`; send `decode` the KV of the last
-                                                      `kv_tokens` of the prompt; asked for at `since_ns`
-    expect(id, output_tokens, kv_bytes, unpack_bytes) KV will come; then generate
+                                                      `kv_tokens` of the prompt; asked for at `since_ns`.
+                                                      For real kernels also `prompt`, the token ids
+    expect(id, output_tokens, context_tokens, kv_bytes, unpack_bytes)
+                                                      KV of so many tokens will come; then generate
     cancel(id)                                        forget the job and its KV
     ship(id, kv_tokens, prompt_tokens, to, since_ns)  send an instance the end of a cached prefix; since null:
                                                       nobody waits for it
@@ -14,7 +16,8 @@ instance -> router
     prefilled(id)                                     computed, the next one may start
     sent(id)                                          its KV has arrived
     failed(id, cause)                                 it will not, or what came was damaged
-    tokens(items=[[id, tokens so far, last?], ...])   one message for the whole batch
+    tokens(items=[[id, tokens so far, last?], ...])   one message for the whole batch; of real kernels each
+                                                      with a list of the token ids since the last message
     fetched(id)                                       cached KV has arrived here
     became(role)
     signals(acked_bytes, retrans_bytes, backlog_bytes, rtt_s, min_rtt_s, active)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from typing import cast
 
 from agents import config
 from agents.transport.receiver import Receiver, ReceiverSettings
@@ -40,14 +41,14 @@ async def receive(address: str) -> None:
     await asyncio.Event().wait()
 
 
-async def send(address: str, payload: str, sizes: list[int]) -> None:
+async def send(address: str, payload: config.Payload, sizes: list[int]) -> None:
     """One transfer after the other; the first opens the windows, neither it nor the last is counted."""
     sender = Sender(
         SenderSettings(
             name=SOURCE,
             connections=CONNECTIONS,
             chunk_bytes=CHUNK_BYTES,
-            verified=payload == "verified",
+            payload=payload,
         )
     )
     sender.add_peer(SINK, (address, config.KV_PORT), congestion_control="cubic")
@@ -81,7 +82,8 @@ async def shape(network: Network) -> None:
 
 def main() -> None:
     """Build, shape, start the receiver, send."""
-    payload, sizes = sys.argv[1], [int(size) for size in sys.argv[2].split(",")]
+    payload = cast("config.Payload", sys.argv[1])
+    sizes = [int(size) for size in sys.argv[2].split(",")]
     namespaces.private_mounts()
     with sysctl.for_kernel(WINDOW_BYTES, CONNECTIONS):
         network = Network(

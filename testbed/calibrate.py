@@ -52,7 +52,8 @@ def calibrate(
     directory.scenario.write_bytes(loaded.source.text)
     plan.write(directory.plan)
     carry_out(directory, plan, where, time_of, console, quiet=True)
-    from testbed import audit, expect, record  # noqa: PLC0415 - loaded while the guest ran
+    from testbed import audit, expect  # noqa: PLC0415 - loaded while the guest ran
+    from testbed import tables as record  # noqa: PLC0415 - loaded while the guest ran
 
     tables = record.build(directory, plan)
     findings = audit.judge(plan, tables)

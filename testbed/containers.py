@@ -160,6 +160,10 @@ class Containers:
         for container in containers:
             await self._unless_dead(container.ready, READY_TIMEOUT_S, "become ready")
 
+    async def done(self, container: Container, timeout_s: float) -> None:
+        """Wait until one has done its work; AgentError when any dies, or it takes longer than that."""
+        await self._unless_dead(container.done, timeout_s, "finish")
+
     async def _unless_dead(self, event: asyncio.Event, timeout_s: float, what: str) -> None:
         """Wait for an agent's word, while none of them dies."""
         waiting = asyncio.create_task(event.wait())
@@ -240,6 +244,12 @@ class Containers:
 
         return [
             {"destination": "/proc", "source": "proc", "type": "proc"},
+            {
+                "destination": "/sys",
+                "source": "sysfs",
+                "type": "sysfs",
+                "options": ["ro", "nosuid", "noexec"],
+            },
             memory("/dev", "755"),
             memory("/dev/shm", "1777", "nodev"),  # noqa: S108 - in the container
             memory("/tmp", "1777", "nodev"),  # noqa: S108 - in the container

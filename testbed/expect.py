@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from testbed import audit, ledger, measure
+from testbed import answers, audit, ledger, measure
 from testbed.measure import Series, Tables
 from testbed.metrics import METRICS, Metric
 from testbed.plan import Expectation, Plan
@@ -38,13 +38,13 @@ SHORTEST_SHOWN_S = 0.001
 
 
 def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
-    """Judge every expectation of `plan`, and the ledger, which every run with requests has to balance.
+    """Judge every expectation of `plan`, and what every run has to pass: the ledger, and right answers.
 
     `trust` holds the reasons not to trust the run, if any.
     """
     results = [_judge_one(expectation, tables) for expectation in plan.expectations]
-    balance = ledger.judge(plan, tables)
-    return conclude((*results, balance) if balance else tuple(results), tuple(trust))
+    checks = (ledger.judge(plan, tables), answers.judge(plan, tables))
+    return conclude((*results, *(check for check in checks if check)), tuple(trust))
 
 
 def trust(run: RunDir, tables: Tables, findings: Sequence[audit.Finding]) -> list[str]:

@@ -29,6 +29,8 @@ GRAINS, LEAST_GRAINS = 200, 20
 LONGEST_SPAN_S = 1.0
 """How long to measure: until so many super-packets have left, or so long, but never fewer than a few."""
 LOOKS = 100
+HANDSHAKES = 8
+"""The quickest counts: in real time a busy processor delays some."""
 ROUND_TRIPS = 40
 SLOWEST_S = 0.5
 
@@ -101,7 +103,7 @@ async def _fill(
     rtt_s: float,
     grain_bytes: int,
 ) -> tuple[Busy, float]:
-    """What left the rate stage while it was busy for longest, and the time of a handshake (s)."""
+    """What left the rate stage while it was busy for longest, and the time of the quickest handshake (s)."""
     buffer_s = state.buffer_bytes * 8 / state.rate_bps
     grain_s = grain_bytes * 8 / state.rate_bps
     span_s = max(min(GRAINS * grain_s, LONGEST_SPAN_S), LEAST_GRAINS * grain_s)
@@ -111,6 +113,11 @@ async def _fill(
     # The first SYN of a new network is lost, as its devices are not yet active (net/core/link_watch.c).
     first = await traffic.start(sender, receiver, flows=1, size_bytes=1, congestion_control="cubic")
     await first.finished()
+    handshakes_ns = []
+    for _ in range(HANDSHAKES):
+        knock = await traffic.start(sender, receiver, flows=1, size_bytes=1, congestion_control="cubic")
+        await knock.finished()
+        handshakes_ns.append(knock.handshake_ns)
     transfer = await traffic.start(
         sender,
         receiver,
@@ -132,4 +139,4 @@ async def _fill(
         before, at = now, then
     transfer.stop()
     await asyncio.sleep(2 * rtt_s + buffer_s)
-    return longest, transfer.handshake_ns / 1e9
+    return longest, min(handshakes_ns) / 1e9

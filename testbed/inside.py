@@ -21,12 +21,12 @@ import msgspec
 
 from testbed import filling, namespaces, probes, sysctl
 from testbed.capture.tcpdump import FLUSH_S, Captures
-from testbed.containers import Container, Containers, Recipe
+from testbed.containers import READY_TIMEOUT_S, Container, Containers, Recipe
 from testbed.errors import AgentError, TestbedError
 from testbed.faults import Faults
 from testbed.journal import Journal
 from testbed.moments import until
-from testbed.plan import DIRECTIONS, Direction, Plan
+from testbed.plan import DIRECTIONS, Agent, Direction, Plan
 from testbed.rundir import RunDir
 from testbed.shaping.link import WanDirection, loss_ratio, super_packet_bytes
 from testbed.shaping.segmentation import loses_super_packets_whole
@@ -138,6 +138,9 @@ class Run:
             if self._captures:
                 await asyncio.sleep(FLUSH_S)
                 self._captures.stop(self.distrust)
+            if containers is not None and plan.compute == "real":
+                stage("computing in one process what the answers should be")
+                await self._reference(containers)
             self._bench.note("end", end_ns, reason="complete")
         finally:
             stage("stopping")
@@ -209,23 +212,28 @@ class Run:
 
         async def start(*roles: str) -> list[Container]:
             started = [
-                await containers.start(
-                    Recipe(
-                        name=agent.name,
-                        role=agent.role,
-                        host=agent.host,
-                        memory_bytes=agent.memory_bytes,
-                        config=agent_config(plan, agent, self._at),
-                    )
-                )
-                for agent in plan.agents
-                if agent.role in roles
+                await containers.start(self._recipe(agent)) for agent in plan.agents if agent.role in roles
             ]
             await containers.all_ready(started)
             return started
 
         await start("prefill", "decode")
         return (await start("router", "client"))[-1]
+
+    def _recipe(self, agent: Agent) -> Recipe:
+        return Recipe(
+            name=agent.name,
+            role=agent.role,
+            host=agent.host,
+            memory_bytes=agent.memory_bytes,
+            config=agent_config(self._plan, agent, self._at),
+        )
+
+    async def _reference(self, containers: Containers) -> None:
+        """Compute every request once more, where nothing crosses any link."""
+        agent = next(one for one in self._plan.agents if one.role == "reference")
+        patience_s = 2 * (self._plan.duration_ns + self._plan.drain_ns) / 1e9 + READY_TIMEOUT_S
+        await containers.done(await containers.start(self._recipe(agent)), patience_s)
 
     def _background(self, t0_ns: int) -> list[asyncio.Task[None]]:
         """Everything that goes on beside the agents."""

@@ -10,7 +10,8 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from testbed import audit, expect, manifest, record, sameness, verdict
+from testbed import audit, expect, manifest, sameness, verdict
+from testbed import tables as record
 from testbed.kernel import Clock
 from testbed.plan import Plan
 from testbed.report import page

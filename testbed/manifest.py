@@ -20,7 +20,7 @@ from typing import Any
 
 import polars as pl
 
-from testbed import record
+from testbed import tables as record
 from testbed.capture.tcpdump import PATH
 from testbed.kernel import digest
 from testbed.kernel.image import PACKAGES as OWN_PACKAGES

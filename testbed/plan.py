@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from agents.compute_profile import ComputeProfile
 from agents.config import Cache, Failures, Flaw, Timeouts, Transport
 
 Direction = Literal["a_to_b", "b_to_a"]
@@ -238,11 +239,12 @@ class Agent(Frozen, frozen=True, kw_only=True):
     """One container: its role, the topology host whose network it joins, and its limits."""
 
     name: str
-    role: Literal["router", "prefill", "decode", "client"]
+    role: Literal["router", "prefill", "decode", "client", "reference"]
+    """`reference`: after the run it computes every request once more, in one process (real kernels)."""
     host: str
     cluster: Literal["prfaas", "pd"]
     profile: str
-    """Compute profile (a key of `agents.profiles.PROFILES`), e.g. `h200`, `h20`."""
+    """Compute profile: a key of `Plan.profiles`, else of `agents.profiles.PROFILES`, e.g. `h200`, `h20`."""
     memory_bytes: int
 
 
@@ -303,6 +305,8 @@ class Plan(Frozen, frozen=True, kw_only=True):
     mtu_bytes: int
     model: str
     """Model profile (a key of `agents.profiles.MODELS`)."""
+    compute: Literal["replay", "real"] = "replay"
+    """Whether agents replay their profiles, or run the model with real kernels."""
     link: dict[Direction, LinkState]
     changes: tuple[LinkChange, ...]
     delay_tables: dict[str, bytes] = {}
@@ -319,6 +323,8 @@ class Plan(Frozen, frozen=True, kw_only=True):
     requests: tuple[Request, ...]
     bulk: tuple[BulkTransfer, ...]
     agents: tuple[Agent, ...]
+    profiles: dict[str, ComputeProfile] = {}
+    """Those of the agents' profiles that came from files."""
     transport: Transport
     cache: Cache
     timeouts: Timeouts = Timeouts()

@@ -120,7 +120,7 @@ def _refuse_unknown(plan: Plan, policy: str) -> None:
     named: list[tuple[str, str, Collection[str]]] = [
         ("policy", policy, POLICIES),
         ("model", plan.model, MODELS),
-        *(("profile", profile, PROFILES) for profile in profiles),
+        *(("profile", profile, {**PROFILES, **plan.profiles}) for profile in profiles),
     ]
     if plan.transport.compression:
         named.append(("compression", plan.transport.compression, COMPRESSIONS))
@@ -195,7 +195,7 @@ def replay_command(
     ] = None,
 ) -> None:
     """Ask the policy of a run again. Exit code: 0 the same answers, 1 others, 3 not a run with requests."""
-    from testbed import record  # noqa: PLC0415 - half a second, which other commands do not need
+    from testbed import tables as record  # noqa: PLC0415 - half a second, which other commands do not need
 
     run = RunDir(run_dir)
     plan = read_plan(run)

@@ -29,6 +29,7 @@ from testbed.progress import Progress
 from testbed.resolve import load_and_resolve
 from testbed.resolve.lint import lint
 from testbed.rundir import RunDir
+from testbed.scenario.load import Loaded
 
 app = typer.Typer(add_completion=False)
 OUT = Path("runs")
@@ -40,7 +41,9 @@ def run(
     scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", show_default=False)],
     *,
     kernel: Annotated[str, typer.Option(help="auto, uml or host.")] = "auto",
-    clock: Annotated[str | None, typer.Option(help="virtual (default inside uml) or real.")] = None,
+    clock: Annotated[
+        str | None, typer.Option(help="virtual, or real (for real kernels, and on the host).")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Replaces the scenario's seed.")] = None,
     scale: Annotated[float | None, typer.Option(help="Multiplies link rates and KV sizes alike.")] = None,
     overrides: Annotated[
@@ -59,7 +62,8 @@ def run(
     loaded, plan = load_and_resolve(
         scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
-    where, time_of = place(kernel, clock)
+    where, time_of = place(kernel, clock or ("real" if plan.compute == "real" else None))
+    _real_kernels_need_real_time(loaded, plan, time_of)
     for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
         print(f"warning: {warning}", file=sys.stderr)
     tcpdump.require(plan.captures)
@@ -80,6 +84,19 @@ def run(
     if verify_determinism:
         exit_codes.append(_compare(directories[0], directories[1], console))
     raise typer.Exit(max(exit_codes))
+
+
+def _real_kernels_need_real_time(loaded: Loaded, plan: Plan, clock: Clock) -> None:
+    """In virtual time work costs none, so a prefill by real kernels would be over at once."""
+    if plan.compute == "real" and clock == "virtual":
+        raise ScenarioError(
+            Problem(
+                loaded.source.where(("compute",)),
+                "real kernels in virtual time, where computing takes no time at all",
+                "--clock real, or compute: replay",
+                f"to replay what real kernels take: python -m testbed.record --model {plan.model}",
+            )
+        )
 
 
 def _compare(first: RunDir, second: RunDir, console: Console) -> int:
@@ -197,6 +214,8 @@ def carry_out(
 def _wall_limit_s(plan: Plan, clock: Clock) -> float:
     """The watchdog's patience: far more than a run takes, far less than a night."""
     virtual_s = (plan.duration_ns + plan.drain_ns) / 1e9
+    if plan.compute == "real":  # the reference comes after it
+        return 600 + 4 * virtual_s
     if clock == "real":
         return 120 + 1.5 * virtual_s
     return 120 + 10 * virtual_s + 0.2 * len(plan.requests)

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from testbed.capture.summary import zeros_ns
-from testbed.record import TABLES
 from testbed.rundir import RunDir
+from testbed.tables import TABLES
 from testbed.units import NS_PER_S
 
 MOMENTS = frozenset({

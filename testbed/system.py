@@ -25,7 +25,7 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
         for one in plan.agents
     )
     caching = plan.cache != config.Cache()
-    is_client = agent.role == "client"
+    asks = agent.role in {"client", "reference"}
     requests = tuple(
         config.Request(
             id=one.id,
@@ -55,12 +55,14 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
                 conversion_ns=plan.policy.conversion_ns,
             ),
             cache=plan.cache,
+            compute=config.Compute(seed=plan.seed) if plan.compute == "real" else None,
             timeouts=plan.timeouts,
             failures=plan.failures,
             flaws=plan.flaws,
             stream_interval_tokens=plan.stream_interval_tokens,
             peers=peers,
-            requests=requests if is_client else (),
+            profiles=plan.profiles,
+            requests=requests if asks else (),
             deadline_ns=plan.duration_ns + plan.drain_ns,
         )
     )

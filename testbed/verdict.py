@@ -1,7 +1,7 @@
 """The verdict: what was expected, what was measured, and what follows from it.
 
-    PASS     every expectation held, and the ledger balances                 exit code 0
-    FAIL     an expectation did not hold, or the ledger does not balance     exit code 1
+    PASS     every expectation held, and the checks of every run             exit code 0
+    FAIL     an expectation did not hold, or such a check failed             exit code 1
     UNKNOWN  the run cannot be trusted, or something could not be measured   exit code 2
 
 Distrust comes first: a run that was not what the scenario asked for is UNKNOWN even when an expectation
@@ -21,12 +21,14 @@ from rich.text import Text
 
 Status = Literal["PASS", "FAIL", "UNKNOWN"]
 
+CHECKS = {"ledger": "the ledger does not balance", "answers": "answers are wrong"}
+"""Kinds of results that no scenario has to ask for, and what it means when they fail."""
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 STYLES: dict[Status, str] = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of one expectation, or of the ledger."""
+    """What became of one expectation, or of a check that every run has to pass."""
 
     name: str
     kind: str
@@ -73,19 +75,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def conclude(results: tuple[Result, ...], trust: tuple[str, ...]) -> Verdict:
     """The verdict that follows from the results, by the rules above.
 
-    A scenario that expects nothing passes, and the note says that nothing was expected. The ledger is no
-    expectation of the scenario's, but one that does not balance fails the run.
+    A scenario that expects nothing passes, and the note says that nothing was expected. The checks of every
+    run are no expectations of the scenario's, but fail it like those.
     """
-    lost = any(result.kind == "ledger" and result.status == "FAIL" for result in results)
-    expected = [result for result in results if result.kind != "ledger"]
+    checks = [result for result in results if result.kind in CHECKS]
+    wrong = [CHECKS[result.kind] for result in checks if result.status == "FAIL"]
+    expected = [result for result in results if result.kind not in CHECKS]
     failed = sum(result.status == "FAIL" for result in expected)
     unknown = sum(result.status == "UNKNOWN" for result in expected)
+    unchecked = [result.name for result in checks if result.status == "UNKNOWN"]
     status: Status
     if trust:
         status, note = "UNKNOWN", f"the run cannot be trusted: {_count(len(trust), 'reason')}"
-    elif failed or lost:
+    elif failed or wrong:
         missed = [f"{failed} of {_count(len(expected), 'expectation')} did not hold"] if failed else []
-        status, note = "FAIL", "; ".join([*missed, *(["the ledger does not balance"] if lost else [])])
+        status, note = "FAIL", "; ".join([*missed, *wrong])
+    elif unchecked:
+        status, note = "UNKNOWN", f"could not be checked: {', '.join(unchecked)}"
     elif unknown:
         status, note = "UNKNOWN", f"{unknown} of {_count(len(expected), 'expectation')} could not be measured"
     elif expected:

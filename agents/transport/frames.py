@@ -3,7 +3,7 @@
 header (64 bytes, big-endian)                         answer (32 bytes, big-endian)
   4  magic "KVC1"                                       4  magic "KVA1"
   1  kind: hello, offer, chunk, seal, drop              1  kind: granted, got, bad, complete, refused, gone
-  1  payload mode: 0 synthetic, 1 verified              1  code: why refused or gone
+  1  payload: 0 synthetic, 1 verified, 2 tensors        1  code: why refused or gone
   2  zero                                               2  zero
   8  transfer; of a hello: who sends                    8  transfer
   8  size of the whole transfer, bytes                  4  chunk
@@ -11,9 +11,9 @@ header (64 bytes, big-endian)                         answer (32 bytes, big-endi
   4  chunk within the transfer                          8  xxh3-64 of the 24 bytes before
   4  chunks of the transfer
   4  size of this chunk, bytes
-  8  xxh3-64 of the chunk (verified payload; 0 when
-     synthetic); of a seal: the digest over all chunks
-  8  zero
+  8  xxh3-64 of the chunk (0 when synthetic);
+     of a seal: the digest over all chunks
+  8  where the chunk begins within the transfer, bytes
   8  xxh3-64 of the 56 bytes before
 
 hello      begins a connection; an earlier one of the same sender's lane is over
@@ -33,6 +33,8 @@ from collections.abc import Iterable
 import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from agents.config import Payload
+
 HELLO, OFFER, CHUNK, SEAL, DROP = range(1, 6)
 GRANTED, GOT, BAD, COMPLETE, REFUSED, GONE, WAITING = range(1, 8)
 UNKNOWN, GIVEN_UP = 1, 2
@@ -40,7 +42,10 @@ UNKNOWN, GIVEN_UP = 1, 2
 DAMAGED, MISMATCH, TOO_LARGE = 1, 2, 3
 """Codes of refused."""
 
-_HEADER = struct.Struct(">4sBB2xQQIIIIQ8x")
+PAYLOADS: tuple[Payload, ...] = ("synthetic", "verified", "tensors")
+"""By their number in a header."""
+
+_HEADER = struct.Struct(">4sBB2xQQIIIIQQ")
 _SUM = struct.Struct(">Q")
 _ACK = struct.Struct(">4sBB2xQI4x")
 _ENTRY = struct.Struct(">IIQ")
@@ -56,7 +61,8 @@ class Header(msgspec.Struct, frozen=True):
     """What stands before a chunk, or for itself."""
 
     kind: int
-    verified: bool
+    payload: Payload
+    """Of the transfer it belongs to."""
     transfer: int
     transfer_bytes: int
     layer: int
@@ -64,13 +70,15 @@ class Header(msgspec.Struct, frozen=True):
     chunks: int
     size_bytes: int
     checksum: int
+    offset: int = 0
+    """Of a chunk: where it begins within the transfer, in bytes."""
 
     def pack(self) -> bytes:
         """The header as it goes over the wire."""
         body = _HEADER.pack(
             b"KVC1",
             self.kind,
-            self.verified,
+            PAYLOADS.index(self.payload),
             self.transfer,
             self.transfer_bytes,
             self.layer,
@@ -78,6 +86,7 @@ class Header(msgspec.Struct, frozen=True):
             self.chunks,
             self.size_bytes,
             self.checksum,
+            self.offset,
         )
         return body + _SUM.pack(xxh3_64_intdigest(body))
 
@@ -87,12 +96,14 @@ class Header(msgspec.Struct, frozen=True):
         body = bytes(data[: _HEADER.size])
         if xxh3_64_intdigest(body) != _SUM.unpack_from(data, _HEADER.size)[0]:
             raise FrameError("damaged header")
-        magic, kind, verified, *rest = _HEADER.unpack(body)
+        magic, kind, payload, *rest = _HEADER.unpack(body)
         if magic != b"KVC1":
             raise FrameError(f"magic {magic!r}")
         if not HELLO <= kind <= DROP:
             raise FrameError(f"kind {kind}")
-        return cls(kind, bool(verified), *rest)
+        if payload >= len(PAYLOADS):
+            raise FrameError(f"payload {payload}")
+        return cls(kind, PAYLOADS[payload], *rest)
 
 
 class Ack(msgspec.Struct, frozen=True):

@@ -17,12 +17,13 @@ from typing import Protocol
 from xxhash import xxh3_64
 
 from agents.transport import tcp_info
+from agents.transport.arrivals import memory
 from agents.transport.frames import CHUNK, HEADER_BYTES, HELLO, SEAL, Ack, FrameError, Header
 
 LOW_WATER_BYTES = 16 << 20
 SCRATCH_BYTES = 32 << 20
 CHECKED_BYTES = 1 << 20
-"""Verified bytes are read and checked by so many: a fresh page costs more than reading one that is there."""
+"""Bytes are read and checked by so many: a fresh page costs more than reading one that is there."""
 
 
 @lru_cache(maxsize=1)
@@ -34,8 +35,11 @@ def _scratch() -> memoryview:
 class Owner(Protocol):
     """Who makes something of what comes in."""
 
-    def chunk(self, header: Header, *, intact: bool) -> Ack:
-        """A whole chunk is there."""
+    def keeps(self, header: Header) -> bool:
+        """Whether the bytes of a chunk that begins are wanted; asked of `tensors` only."""
+
+    def chunk(self, header: Header, data: memoryview | None = None, *, intact: bool) -> Ack:
+        """A whole chunk is there, with its bytes if they were wanted."""
 
     def control(self, header: Header, incoming: Incoming) -> Ack | None:
         """A frame without a chunk is there; an answer, if there is one yet."""
@@ -53,6 +57,10 @@ class Incoming:
         self._have = 0
         self._header: Header | None = None
         self._sum = xxh3_64()
+        self._buffer = memoryview(b"")
+        """For one chunk of `tensors`: nobody has its bytes before they were checked."""
+        self._data: memoryview | None = None
+        """Where in it the present chunk goes; None: its bytes are not wanted."""
         self._low_water = 1
         self._out = b""
         self._open = True
@@ -64,6 +72,11 @@ class Incoming:
     def received_bytes(self) -> int:
         """What the kernel has got, of chunks that are not whole too."""
         return tcp_info.received_bytes(self._socket) if self._open else 0
+
+    @property
+    def _checked(self) -> bool:
+        """Whether the present chunk is read and summed up, not dropped."""
+        return self._data is not None or (self._header is not None and self._header.payload == "verified")
 
     def answer(self, ack: Ack) -> None:
         """Write an answer, behind those that wait because the sender does not read them."""
@@ -130,6 +143,8 @@ class Incoming:
         if header.kind == CHUNK:
             self._header = header
             self._sum.reset()
+            if header.payload == "tensors" and self._owner.keeps(header):
+                self._data = self._room(header.size_bytes)
             self._wait_for(min(header.size_bytes, LOW_WATER_BYTES))
             return False
         self._wait_for(HEADER_BYTES)
@@ -138,6 +153,11 @@ class Incoming:
             self.answer(ack)
         return header.kind in (HELLO, SEAL)
 
+    def _room(self, size_bytes: int) -> memoryview:
+        if len(self._buffer) < size_bytes:
+            self._buffer = memory(size_bytes)
+        return self._buffer[:size_bytes]
+
     def _read_body(self) -> None:
         """Take what is there of a chunk, then wait for no more than its rest."""
         assert self._header is not None
@@ -145,10 +165,11 @@ class Incoming:
         got = most = 0
         with suppress(BlockingIOError):
             while left and got == most:
-                if self._header.verified:
+                if self._checked:
                     most = min(left, CHECKED_BYTES)
-                    got = self._socket.recv_into(_scratch(), most)
-                    self._sum.update(_scratch()[:got])
+                    place = _scratch() if self._data is None else self._data[self._have :]
+                    got = self._socket.recv_into(place, most)
+                    self._sum.update(place[:got])
                 else:  # the kernel drops the bytes instead of copying them
                     most = min(left, SCRATCH_BYTES)
                     got = self._socket.recv_into(_scratch(), most, socket.MSG_TRUNC)
@@ -162,8 +183,9 @@ class Incoming:
             self._end_chunk()
 
     def _end_chunk(self) -> None:
-        header, self._header, self._have = self._header, None, 0
+        header, data = self._header, self._data
         assert header is not None
-        intact = not header.verified or self._sum.intdigest() == header.checksum
+        intact = not self._checked or self._sum.intdigest() == header.checksum
+        self._header, self._data, self._have = None, None, 0
         self._wait_for(HEADER_BYTES)
-        self.answer(self._owner.chunk(header, intact=intact))
+        self.answer(self._owner.chunk(header, data, intact=intact))

@@ -20,6 +20,7 @@ import msgspec
 
 from agents.transport import tcp_info
 from agents.transport.frames import ACK_BYTES, HELLO, Ack, FrameError, Header
+from agents.transport.payload import Pages
 from agents.transport.transfers import Chunk
 
 FEWEST, LEAST_BYTES = 2, 1 << 20
@@ -31,8 +32,8 @@ _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 _MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 _RATE = struct.Struct("=Q")
 _RESET = struct.pack("ii", 1, 0)
-_Part = memoryview | tuple[int, int, int]
-"""What waits to be sent: bytes, or (descriptor, start, size) of pages."""
+_Part = memoryview | tuple[Pages, int, int]
+"""What waits to be sent: bytes, or pages from a place on, so many bytes; they are there for as long."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -183,7 +184,7 @@ class Lane:
         self.state = "open"
         self._ack, self.heard, self._answered = b"", False, False
         self._loop.add_reader(self._socket, self._readable)
-        hello = Header(HELLO, False, self._route.sender, 0, self.number, 0, 0, 0, 0).pack()
+        hello = Header(HELLO, "synthetic", self._route.sender, 0, self.number, 0, 0, 0, 0).pack()
         self._parts.append(memoryview(hello))
         self.pushed_bytes, self.moved_ns = len(hello), time.monotonic_ns()
         self.settled.set()
@@ -198,7 +199,7 @@ class Lane:
         self.settled.set()
         self._owner.failed(cause)
 
-    def put(self, data: bytes, ranges: Iterable[tuple[int, int, int]], chunk: Chunk | None) -> None:
+    def put(self, data: bytes, ranges: Iterable[tuple[Pages, int, int]], chunk: Chunk | None) -> None:
         """Send bytes, then pages; `chunk` is what they carry."""
         if not self.busy:
             self.moved_ns = time.monotonic_ns()
@@ -251,9 +252,9 @@ class Lane:
             sent = self._socket.send(part, more)
             rest, whole = part[sent:], sent == len(part)
         else:
-            descriptor, start, size = part
-            sent = os.sendfile(self._socket.fileno(), descriptor, start, size)
-            rest, whole = (descriptor, start + sent, size - sent), sent == size
+            held, start, size = part
+            sent = os.sendfile(self._socket.fileno(), held.descriptor, start, size)
+            rest, whole = (held, start + sent, size - sent), sent == size
         if whole:
             self._parts.popleft()
         else:

@@ -1,7 +1,8 @@
-"""What the KV bytes are made of: pages of a memfd, which go out by sendfile and so are never copied.
+"""What the KV bytes are made of: pages of a memfd, which go out by sendfile and so are never copied again.
 
 `synthetic`: zeros, dropped by the receiving kernel; for volume.
 `verified`: bytes that differ from chunk to chunk and are checked at the far end.
+`tensors`: what the producer handed over; checked and kept at the far end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import mmap
 import os
 import random
 import struct
+import weakref
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -36,6 +38,27 @@ class Pages:
             size = min(size_bytes, self.size_bytes - start)
             yield start, size
             start, size_bytes = 0, size_bytes - size
+
+
+class Kept(Pages):
+    """The bytes of one transfer, from the producer. Their memory goes with the last reference to them: that
+    of the transfer, or that of a lane which is in the middle of a chunk when the transfer ends.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def write(self, start: int, data: memoryview) -> None:
+        """Copy bytes in."""
+        while data:
+            written = os.pwrite(self.descriptor, data, start)
+            start, data = start + written, data[written:]
+
+    def damaged(self, start: int) -> bytes:
+        """A copy of one byte with one bit turned over."""
+        (byte,) = os.pread(self.descriptor, 1, start)
+        return bytes([byte ^ 1])
 
 
 @lru_cache(maxsize=1)

@@ -121,6 +121,7 @@ class Peer:
                 chunk.lane.let_go(chunk)
         transfer.pending.clear()
         transfer.sums.clear()
+        transfer.kept = None
         if tell:
             self._drops[transfer.number] = (transfer, time.monotonic_ns())
             self._drops_to_send.append(transfer.number)
@@ -373,9 +374,9 @@ class Peer:
 
     def _send(self, chunk: Chunk, lane: Lane, data: bytes) -> None:
         """Put a chunk on a lane, behind what is to go with it."""
-        transfer, verified = chunk.transfer, self._settings.verified
-        damage = verified and self._damage()
-        head, ranges = transfer.chunk_frame(chunk, verified=verified, damage=damage)
+        transfer = chunk.transfer
+        damage = transfer.payload != "synthetic" and self._damage()
+        head, ranges = transfer.chunk_frame(chunk, damage=damage)
         transfer.to_send -= 1
         if chunk.copies:
             transfer.resent_bytes += chunk.size_bytes

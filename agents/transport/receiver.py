@@ -14,9 +14,12 @@ import msgspec
 from agents import config
 from agents.timeouts import LATE, patience_s
 from agents.transport import frames
+from agents.transport.arrivals import Arrival, memory
 from agents.transport.frames import Ack, Header
 from agents.transport.incoming import Incoming
 from agents.transport.pool import Pool, TooLargeError
+
+__all__ = ["Arrival", "Receiver", "ReceiverSettings"]
 
 DAMAGED_COPIES = 3
 """A chunk that came so often and was damaged each time is not asked for again."""
@@ -48,35 +51,6 @@ class ReceiverSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Arrival(msgspec.Struct):
-    """A transfer as the receiver sees it. All times are CLOCK_MONOTONIC."""
-
-    number: int
-    size_bytes: int = 0
-    """As announced; 0: nothing ever came of it."""
-    chunks: int = 0
-    received_bytes: int = 0
-    received_chunks: int = 0
-    checksum_errors: int = 0
-    """Damaged copies of chunks that were refused."""
-    damaged_chunks: int = 0
-    """Chunks that were taken although they were damaged (`fail_open`)."""
-    moved_ns: int = 0
-    """When something new last came of it."""
-    complete_ns: int = 0
-    granted: bool = False
-    sender: int = 0
-    """By which number the lanes are known that it comes by."""
-    returned: int = 0
-    """How often anything had been given back to the pool when it last asked for room."""
-    entries: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
-    """Size in bytes and checksum of each chunk that is here."""
-    damaged: dict[int, int] = msgspec.field(default_factory=dict)
-    """How many damaged copies came of a chunk."""
-    sealed: int | None = None
-    """The digest of its seal, once that is here."""
-
-
 class Receiver:
     """Listens for KV. `on_complete` gets each transfer whose every chunk is here, checked and sealed;
     `on_dropped` each that will not be completed here, once, with the cause: also those of which nothing came.
@@ -100,6 +74,8 @@ class Receiver:
         self._arrivals: dict[int, Arrival] = {}
         self._over: dict[int, Ack] = {}
         """The last word on each transfer that is complete or dropped."""
+        self._kept: dict[int, Arrival] = {}
+        """Those whose bytes are kept, complete or not."""
         self._offered_by: dict[int, Incoming] = {}
         self._lanes: dict[tuple[int, int], Incoming] = {}
         self._totals: dict[int, int] = {}
@@ -133,7 +109,8 @@ class Receiver:
         return number not in self._over and await self.pool.wait(number, size_bytes)
 
     def release(self, number: int) -> None:
-        """The KV of a complete transfer is not needed any more."""
+        """The KV of a complete transfer is not needed any more. Memory goes with the last view of it."""
+        self._let_go(number)
         self.pool.give_back(number)
 
     def drop(self, number: int, cause: str) -> None:
@@ -225,29 +202,29 @@ class Receiver:
                 self._drop(header.transfer, "its sender gave it up", gone)
                 return gone
 
-    def chunk(self, header: Header, *, intact: bool) -> Ack:
-        """Count one chunk, unless it was counted before."""
+    def keeps(self, header: Header) -> bool:
+        """Whether the bytes of a chunk that begins to come are wanted here."""
+        arrival = self._arrivals.get(header.transfer)
+        if arrival is None or arrival.data is None or header.chunk in arrival.entries:
+            return False
+        return arrival.announced(header)
+
+    def chunk(self, header: Header, data: memoryview | None = None, *, intact: bool) -> Ack:
+        """Count one chunk, unless it was counted before; `data`: its bytes, if they were wanted."""
         number, chunk = header.transfer, header.chunk
-        over = self._over.get(number)
-        if over is not None:
-            return over
         arrival = self._arrivals.get(number)
         if arrival is None or not arrival.granted:
-            return Ack(frames.GONE, number, code=frames.UNKNOWN)
-        if (header.transfer_bytes, header.chunks) != (
-            arrival.size_bytes,
-            arrival.chunks,
-        ) or chunk >= header.chunks:
+            return self._over.get(number, Ack(frames.GONE, number, code=frames.UNKNOWN))
+        if not arrival.announced(header):
             return self._refuse(number, frames.MISMATCH, "a chunk is not what was announced")
         if chunk in arrival.entries:
             return Ack(frames.GOT, number, chunk)
+        if arrival.data is not None and data is None:  # it began to come when nobody wanted it
+            return Ack(frames.BAD, number, chunk)
         if not intact and "fail_open" not in self._settings.flaws:
             return self._damaged(arrival, chunk)
         arrival.damaged_chunks += not intact
-        arrival.entries[chunk] = (header.size_bytes, header.checksum)
-        arrival.received_chunks += 1
-        arrival.received_bytes += header.size_bytes
-        arrival.moved_ns = time.monotonic_ns()
+        arrival.take(header, data)
         self._new_bytes += header.size_bytes
         return self._end_if_whole(arrival) or Ack(frames.GOT, number, chunk)
 
@@ -281,7 +258,12 @@ class Receiver:
         if sender not in self._totals:
             self._totals = self._received_bytes() | self._totals
         self._arrivals[number] = Arrival(
-            number, header.transfer_bytes, header.chunks, sender=sender, returned=self.pool.returned
+            number,
+            header.transfer_bytes,
+            header.chunks,
+            sender=sender,
+            returned=self.pool.returned,
+            payload=header.payload,
         )
         self._on_offer()
         aside_bytes = self.pool.held(number)
@@ -298,9 +280,14 @@ class Receiver:
         if arrival is None or not has_room:
             return
         arrival.granted, arrival.moved_ns = True, time.monotonic_ns()
-        incoming = self._offered_by.get(number)
+        incoming, ack = self._offered_by.get(number), Ack(frames.GRANTED, number)
+        if arrival.payload == "tensors":
+            try:
+                arrival.data, self._kept[number] = memory(arrival.size_bytes), arrival
+            except OSError as error:
+                ack = self._refuse(number, frames.TOO_LARGE, f"no memory: {error}")
         if incoming is not None:
-            incoming.answer(Ack(frames.GRANTED, number))
+            incoming.answer(ack)
 
     def _seal(self, header: Header) -> Ack | None:
         number = header.transfer
@@ -315,8 +302,7 @@ class Receiver:
     def _end_if_whole(self, arrival: Arrival) -> Ack | None:
         if arrival.received_chunks < arrival.chunks or arrival.sealed is None:
             return None
-        entries = ((chunk, *arrival.entries[chunk]) for chunk in range(arrival.chunks))
-        if arrival.received_bytes != arrival.size_bytes or frames.digest(entries) != arrival.sealed:
+        if not arrival.agrees():
             return self._refuse(arrival.number, frames.MISMATCH, "its seal does not agree with what came")
         self._forget(arrival.number)
         ack = self._remember(arrival.number, Ack(frames.COMPLETE, arrival.number))
@@ -337,7 +323,14 @@ class Receiver:
         self._drop(number, cause, ack)
         return ack
 
+    def _let_go(self, number: int) -> None:
+        """Nothing is kept of a transfer any more."""
+        arrival = self._kept.pop(number, None)
+        if arrival is not None:
+            arrival.data = None
+
     def _drop(self, number: int, cause: str, word: Ack, *, tell: bool = False) -> None:
+        self._let_go(number)
         over = self._over.get(number)
         if (over is not None and over.kind == frames.COMPLETE) or "no_lease" not in self._settings.flaws:
             self.pool.give_back(number)

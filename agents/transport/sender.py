@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from agents.timeouts import LATE
 from agents.transport.lanes import Route
+from agents.transport.payload import Kept
 from agents.transport.peers import Peer
 from agents.transport.settings import SenderSettings
 from agents.transport.tcp_info import TcpInfo
@@ -93,8 +94,10 @@ class Sender:
         await self._peers[peer].connect()
 
     def begin(self, number: int, peer: str, sizes: list[int], *, priority: float = 0.0) -> Transfer:
-        """Offer a transfer whose groups of layers will have these sizes, in bytes."""
-        chunk_bytes = self._settings.chunk_bytes
+        """Offer a transfer whose groups of layers will have these sizes, in bytes. With `tensors` there is
+        memory for all of them until the transfer is over; OSError when the kernel has none.
+        """
+        chunk_bytes, payload = self._settings.chunk_bytes, self._settings.payload
         chunks = sum(-(-size // chunk_bytes) for size in sizes)
         now_ns = time.monotonic_ns()
         transfer = Transfer(
@@ -102,6 +105,8 @@ class Sender:
             peer,
             sum(sizes),
             chunks,
+            payload=payload,
+            kept=Kept(sum(sizes)) if payload == "tensors" else None,
             priority=priority,
             started_ns=now_ns,
             moved_ns=now_ns,
@@ -111,19 +116,28 @@ class Sender:
         self._peers[peer].begin(transfer)
         return transfer
 
-    def push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
-        """Hand over what is finished up to `layer`. When the transfer is over, nothing is taken any more."""
+    def push(
+        self, transfer: Transfer, layer: int, size_bytes: int, data: bytes | memoryview | None = None
+    ) -> None:
+        """Hand over what is finished up to `layer`; with `tensors`, and only then, its very bytes, which are
+        copied. When the transfer is over, nothing is taken any more.
+        """
         if transfer.over.done():
             return
+        assert (data is None) == (transfer.kept is None)
+        view = memoryview(data or b"").cast("B")
+        if transfer.kept is not None:
+            assert len(view) == size_bytes
+            transfer.kept.write(transfer.produced_bytes, view)
         if not transfer.produced_bytes:
             transfer.started_ns = time.monotonic_ns()
         peer = self._peers[transfer.peer]
-        left = size_bytes
-        while left:
-            size = min(left, self._settings.chunk_bytes)
-            left -= size
+        for start in range(0, size_bytes, self._settings.chunk_bytes):
+            size = min(size_bytes - start, self._settings.chunk_bytes)
+            checksum = xxh3_64_intdigest(view[start : start + size]) if view else 0
             self._order += 1
-            peer.push(Chunk(transfer, layer, transfer.made, size, self._order))
+            offset = transfer.produced_bytes + start
+            peer.push(Chunk(transfer, layer, transfer.made, size, self._order, offset, checksum))
             transfer.made += 1
         transfer.produced_bytes += size_bytes
         peer.flush()
@@ -135,7 +149,7 @@ class Sender:
             self._peers[transfer.peer].end(transfer, cause, tell=True)
 
     def corrupt(self, chunks: int) -> None:
-        """Turn one bit over in each of the next chunks, after they were summed up (verified payload only)."""
+        """Turn one bit over in each of the next chunks, after they were summed up; none of `synthetic`."""
         self._to_damage = chunks
 
     def tick(self, now_ns: int) -> None:

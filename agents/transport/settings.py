@@ -15,7 +15,7 @@ class SenderSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     connections: int
     chunk_bytes: int
-    verified: bool
+    payload: config.Payload
     priority: Literal["fifo", "least_slack"] = "fifo"
     transfer_ns: int = config.Timeouts().transfer_ns
     lease_ns: int = config.Timeouts().lease_ns
@@ -33,7 +33,7 @@ class SenderSettings(msgspec.Struct, frozen=True, kw_only=True):
             name=settings.name,
             connections=settings.transport.connections,
             chunk_bytes=settings.transport.chunk_bytes,
-            verified=settings.transport.payload == "verified",
+            payload=settings.transport.payload,
             priority=settings.transport.priority,
             transfer_ns=settings.timeouts.transfer_ns,
             lease_ns=settings.timeouts.lease_ns,

@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
+from agents import config
 from agents.transport import frames, payload
 from agents.transport.frames import Header
+from agents.transport.payload import Kept, Pages
 
 
 class TransferError(Exception):
@@ -31,6 +33,10 @@ class Chunk(msgspec.Struct, eq=False):
     size_bytes: int
     order: int
     """Which of all chunks this sender produced first."""
+    offset: int
+    """Where it begins within the transfer, in bytes."""
+    checksum: int
+    """Of what the producer handed over; 0 with any other payload."""
     lane: Any = None
     """The lane that carries it; None: it waits in the queue."""
     copies: int = 0
@@ -44,6 +50,9 @@ class Transfer(msgspec.Struct, eq=False):
     peer: str
     size_bytes: int
     chunks: int
+    payload: config.Payload = "synthetic"
+    kept: Kept | None = None
+    """What was produced of it, until it is over; with `tensors` only."""
     priority: float = 0.0
     """Lower goes first, with `least_slack`."""
     started_ns: int = 0
@@ -96,24 +105,29 @@ class Transfer(msgspec.Struct, eq=False):
         checksum = 0
         if kind == frames.SEAL:
             checksum = frames.digest((one, *self.sums[one]) for one in range(self.chunks))
-        return Header(kind, False, self.number, self.size_bytes, 0, 0, self.chunks, 0, checksum).pack()
+        return Header(kind, self.payload, self.number, self.size_bytes, 0, 0, self.chunks, 0, checksum).pack()
 
-    def chunk_frame(
-        self, chunk: Chunk, *, verified: bool, damage: bool
-    ) -> tuple[bytes, list[tuple[int, int, int]]]:
-        """Header and stamp of a chunk, and the pages that follow: (descriptor, start, size). `damage`: with
-        one bit turned over that its checksum does not know of.
+    def chunk_frame(self, chunk: Chunk, *, damage: bool) -> tuple[bytes, list[tuple[Pages, int, int]]]:
+        """Header and first bytes of a chunk, and the pages that follow: which, from where, how many bytes.
+        `damage`: with one bit turned over that its checksum does not know of; what is kept stays as it is.
         """
-        pages, start, stamp, checksum = payload.zeros(), 0, b"", 0
-        if verified:
+        pages: Pages
+        stamp, start, checksum = b"", 0, 0
+        if self.kept is not None:
+            pages, start, checksum = self.kept, chunk.offset, chunk.checksum
+            if damage:
+                stamp, start = self.kept.damaged(start), start + 1
+        elif self.payload == "verified":
             pages = payload.noise()
             stamp, start, checksum = payload.verified(self.number, chunk.number, chunk.size_bytes)
             if damage:
                 stamp = bytes([stamp[0] ^ 1]) + stamp[1:]
+        else:
+            pages = payload.zeros()
         self.sums[chunk.number] = (chunk.size_bytes, checksum)
         head = Header(
             frames.CHUNK,
-            verified,
+            self.payload,
             self.number,
             self.size_bytes,
             chunk.layer,
@@ -121,6 +135,7 @@ class Transfer(msgspec.Struct, eq=False):
             self.chunks,
             chunk.size_bytes,
             checksum,
+            chunk.offset,
         ).pack()
         ranges = pages.ranges(start, chunk.size_bytes - len(stamp))
-        return head + stamp, [(pages.descriptor, place, size) for place, size in ranges]
+        return head + stamp, [(pages, place, size) for place, size in ranges]

@@ -26,6 +26,7 @@ from testbed.journal_lines.agents import (
     OfAttempt,
     Prefill,
     Produced,
+    Reference,
     Request,
     Retry,
     Role,
@@ -58,7 +59,7 @@ __all__ = [
     "Bulk", "Burst", "Calibration", "Capture", "Captured", "Connection", "Control", "Conversion", "Counters",
     "Decision", "Decode", "End", "Event", "Fault", "Fetch", "Health", "Held", "JournalContent", "Kv",
     "KvDropped", "Line", "LinkSample", "LinkSet", "Microburst", "Noted", "OfAttempt", "Prefill", "Produced",
-    "Request", "Retry", "Role", "Settings", "Start", "TcpSample", "Tenant", "Train", "Transfer",
+    "Reference", "Request", "Retry", "Role", "Settings", "Start", "TcpSample", "Tenant", "Train", "Transfer",
     "TransferBegin", "Trust", "read",
 ]  # fmt: skip
 
@@ -66,7 +67,7 @@ AnyLine = (
     Start | Event | LinkSet | Calibration | Train | Settings | Counters | Trust | Capture | Captured | End
     | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst | Fault
     | Request | Decision | Retry | Health | Control | Fetch | Role | Conversion
-    | Prefill | TransferBegin | Produced | Transfer | Kv | KvDropped | Held | Connection | Decode
+    | Prefill | TransferBegin | Produced | Transfer | Kv | KvDropped | Held | Connection | Decode | Reference
 )  # fmt: skip
 
 

@@ -19,6 +19,8 @@ class Request(Line, frozen=True, kw_only=True, tag="request"):
     t_end_ns: int | None = None
     tokens: int | None = None
     cause: str | None = None
+    token_ids: list[int] | None = None
+    """Of the answer, where real kernels computed it."""
 
 
 class Decision(Line, frozen=True, kw_only=True, tag="decision"):
@@ -204,3 +206,14 @@ class Decode(OfAttempt, frozen=True, kw_only=True, tag="decode"):
     t_first_ns: int | None
     t_last_ns: int | None
     tokens: int
+    token_ids: list[int] | None = None
+    """Where real kernels computed them, with a digest of the logits of all steps, bit for bit."""
+    logits_digest: str | None = None
+
+
+class Reference(Line, frozen=True, kw_only=True, tag="reference"):
+    """What one process without a network answers to a request; `t_ns` is when it had."""
+
+    id: int
+    token_ids: list[int]
+    logits_digest: str

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from testbed import record, runs
+from testbed import runs
+from testbed import tables as record
 from testbed.errors import Problem, RunError
 from testbed.rundir import RunDir
 from testbed.runs import Wanted

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from testbed import record
+from testbed import tables as record
 from testbed.audit import Finding
 from testbed.plan import Expectation, Plan
 from testbed.readable import number, quantity

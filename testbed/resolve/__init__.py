@@ -14,16 +14,17 @@ from typing import Final
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
 from testbed.resolve.captures import resolve_captures
+from testbed.resolve.compute import check_compute, kernel_memory_bytes
 from testbed.resolve.events import resolve_events
 from testbed.resolve.expectations import resolve_expectations
 from testbed.resolve.fault_draws import with_drawn
 from testbed.resolve.faults import resolve_faults
 from testbed.resolve.findings import Findings
 from testbed.resolve.link import resolve_link
+from testbed.resolve.profiles import check_contexts, resolve_profiles
 from testbed.resolve.system import (
     MIB,
     check_sections,
-    max_input_tokens,
     resolve_agents,
     resolve_cache,
     resolve_hosts,
@@ -75,8 +76,11 @@ def resolve(
     findings = Findings(loaded.source)
     check_sections(scenario, findings)
     _check_sampling(scenario, findings)
+    check_compute(scenario, scale, findings)
     hosts = resolve_hosts(scenario, findings)
-    requests = resolve_load(scenario, seed, traces or base_dir, max_input_tokens(scenario), findings)
+    hardware = resolve_profiles(scenario, base_dir, findings)
+    requests = resolve_load(scenario, seed, traces or base_dir, hardware.covered(), findings)
+    check_contexts(hardware, scenario, requests, findings)
     scenario = with_drawn(scenario, seed, hosts, requests, findings)
     requests = without_idle(requests, scenario, findings)
     link = resolve_link(scenario, scale, seed, base_dir, findings)
@@ -97,6 +101,7 @@ def resolve(
         },
         mtu_bytes=scenario.link.mtu,
         model=scenario.model or "",
+        compute=scenario.compute,
         link=link.initial,
         changes=link.changes,
         delay_tables=link.delay_tables,
@@ -110,20 +115,28 @@ def resolve(
         requests=requests.requests if requests else (),
         bulk=resolve_bulk(scenario, scale, hosts, findings),
         agents=agents,
+        profiles=hardware.files,
         transport=resolve_transport(scenario, scale, link.initial["a_to_b"].rate_bps),
         timeouts=scenario.timeouts.resolved(),
         failures=scenario.failures.resolved(),
         flaws=scenario.flaws,
         cache=resolve_cache(scenario, findings),
-        policy=resolve_policy(scenario, scale, requests, findings),
+        policy=resolve_policy(scenario, scale, requests, hardware, findings),
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
         window_bytes=_window_bytes(scenario, scale, link.need_bytes),
-        memory_bytes=BASE_MEMORY_BYTES + -(-4 * link.need_bytes // MIB) * MIB,
+        memory_bytes=_memory_bytes(scenario, link.need_bytes),
         stream_interval_tokens=scenario.stream_interval,
     )
     findings.raise_if_any()
     return plan
+
+
+def _memory_bytes(scenario: Scenario, need_bytes: int) -> int:
+    """Of the guest: itself, socket buffers, and what agents with real kernels have."""
+    clusters = scenario.clusters
+    computing = clusters.prfaas.instances + clusters.pd.prefill + clusters.pd.decode + 1 if clusters else 0
+    return BASE_MEMORY_BYTES + -(-4 * need_bytes // MIB) * MIB + computing * kernel_memory_bytes(scenario)
 
 
 def _window_bytes(scenario: Scenario, scale: float, need_bytes: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from testbed import plan
 from testbed.metrics import METRICS, Unit
+from testbed.resolve.compute import payload
 from testbed.resolve.events import named_times
 from testbed.resolve.findings import Findings
 from testbed.scenario.expectations import Bound, Expectation, Reaction, Recovery, Stability
@@ -181,6 +182,6 @@ def _check_measured(scenario: Scenario, metric: str, path: KeyPath, findings: Fi
     if metric == "transfers.checksum_errors" and bulk:
         found = f"{metric} has no value: the bytes of bulk transfers are not checked"
         findings.add(path, found, "a workload that sends requests, or another metric")
-    elif metric == "transfers.checksum_errors" and scenario.transport.payload == "synthetic":
+    elif metric == "transfers.checksum_errors" and payload(scenario) == "synthetic":
         found = f"{metric} cannot fail: synthetic bytes are dropped by the receiver, not checked"
         findings.add(path, found, "payload: verified, or another metric")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from testbed.plan import DIRECTIONS, Agent, Direction
+from testbed.resolve.compute import payload
 from testbed.resolve.faults import clash, fault_of, targets
 from testbed.resolve.findings import Findings
 from testbed.resolve.patterns import span
@@ -79,7 +80,7 @@ def with_drawn(
         end_ns=scenario.duration,
         # what is wrong with them is said where they are resolved for the plan
         agents=() if bulk else resolve_agents(scenario, hosts, 0, Findings(findings.source)),
-        verified=scenario.transport.payload == "verified",
+        verified=payload(scenario) != "synthetic",
         silence_ns=scenario.failures.silence,
         arrivals_ns=tuple(request.t_ns for request in load.requests) if load else (),
         written=scenario.timeline,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from agents.config import Payload
 from testbed.plan import Agent, Fault
+from testbed.resolve.compute import payload
 from testbed.resolve.findings import Findings
 from testbed.scenario.faults import FaultEntry
 from testbed.scenario.model import Scenario
@@ -35,7 +37,7 @@ def resolve_faults(scenario: Scenario, agents: tuple[Agent, ...], findings: Find
     faults = [(fault_of(entry), path) for entry, path in entries]
     for fault, path in faults:
         if agents:
-            _check_target(fault, path, agents, scenario.transport.payload, findings)
+            _check_target(fault, path, agents, payload(scenario), findings)
     silence_ns = scenario.failures.silence
     for (one, first), (_, second) in _clashing(faults, silence_ns):
         line = findings.source.line(first)
@@ -67,8 +69,8 @@ def clash(one: Fault, other: Fault, silence_ns: int) -> bool:
 
 
 def targets(kind: str, agents: tuple[Agent, ...]) -> tuple[str, ...]:
-    """Whom a fault can befall: never the client, which measures."""
-    ours = [agent for agent in agents if agent.role != "client"]
+    """Whom a fault can befall: never the client, which measures, or who computes what is right."""
+    ours = [agent for agent in agents if agent.role not in {"client", "reference"}]
     match kind:
         case "kill":
             return tuple(agent.name for agent in ours if agent.role != "router")
@@ -105,11 +107,11 @@ def _clashing(
 
 
 def _check_target(
-    fault: Fault, path: KeyPath, agents: tuple[Agent, ...], payload: str, findings: Findings
+    fault: Fault, path: KeyPath, agents: tuple[Agent, ...], crossing: Payload, findings: Findings
 ) -> None:
     key: KeyPath = (*path, fault.kind)
     fit = targets(fault.kind, agents)
-    if fault.kind == "corrupt" and payload != "verified":
+    if fault.kind == "corrupt" and crossing == "synthetic":
         found = "a damaged chunk is noticed only where chunks have a checksum"
         findings.add(key, found, "transport.payload: verified")
     if fault.target in fit:

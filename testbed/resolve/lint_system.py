@@ -45,12 +45,13 @@ def _conversion(view: View) -> Warned:
 
 
 def _profile(view: View) -> Warned:
-    """`h200_<model>` was measured with that model, `h200` and `h20` with internal_1t."""
+    """`h200_<model>` was measured with that model, `h200` and `h20` with internal_1t; files say it."""
     clusters, model = view.scenario.clusters, view.scenario.model
     if clusters is None or model is None:
         return
     own = h200_for(model)
-    if clusters.prfaas.instances and clusters.prfaas.profile != own:
+    named = isinstance(clusters.prfaas.profile, str)
+    if named and clusters.prfaas.instances and clusters.prfaas.profile != own:
         found = f"{clusters.prfaas.profile} has the prefill times of another model than {model}"
         yield ("clusters", "prfaas", "profile"), found, f"profile: {own}"
 

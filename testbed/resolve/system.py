@@ -12,17 +12,19 @@ from agents.config import Cache, Transport
 from agents.model import Lengths, System
 from agents.policies import POLICIES
 from agents.policies.view import Config, Egress, Request, Route, State, View
-from agents.profiles import COMPRESSIONS, MODELS, PROFILES
+from agents.profiles import COMPRESSIONS, MODELS
 from testbed import plan
+from testbed.resolve.compute import kernel_memory_bytes, payload
 from testbed.resolve.findings import Findings
+from testbed.resolve.profiles import Hardware
 from testbed.scenario.model import Clusters, Scenario
-from testbed.scenario.model import Policy as PolicySpec
+from testbed.scenario.profile import profile_key
 from testbed.scenario.workload import BulkWorkload
 from testbed.units import format_size_bytes
 from testbed.workload import Load
 from topologies import TOPOLOGIES
 
-Role = Literal["router", "prefill", "decode", "client"]
+Role = Literal["router", "prefill", "decode", "client", "reference"]
 Cluster = Literal["prfaas", "pd"]
 
 MIB: Final = 2**20
@@ -67,10 +69,12 @@ def resolve_agents(
     clusters = scenario.clusters
     if clusters is None:
         return ()
-    _check_profiles(scenario, clusters, findings)
+    _check_names(scenario, findings)
     _check_counts(clusters, hosts, findings)
-    memory = COMPUTE_MEMORY_BYTES + -(-buffer_bytes // MIB) * MIB
+    model_bytes = kernel_memory_bytes(scenario)
+    memory = COMPUTE_MEMORY_BYTES + -(-buffer_bytes // MIB) * MIB + model_bytes
     agents: list[plan.Agent] = []
+    prfaas, pd = profile_key(clusters.prfaas.profile), profile_key(clusters.pd.profile)
 
     def place(name: str, role: Role, host: str, cluster: Cluster, profile: str = "") -> None:
         limit = memory if profile else CONTROL_MEMORY_BYTES
@@ -81,24 +85,19 @@ def resolve_agents(
     place("router", "router", "router", "pd")
     place("client", "client", "client", "pd")
     for n in range(1, clusters.prfaas.instances + 1):
-        place(f"prfaas-{n}", "prefill", f"a{n}", "prfaas", clusters.prfaas.profile)
+        place(f"prfaas-{n}", "prefill", f"a{n}", "prfaas", prfaas)
     for n in range(1, clusters.pd.prefill + 1):
-        place(f"prefill-{n}", "prefill", f"b{n}", "pd", clusters.pd.profile)
+        place(f"prefill-{n}", "prefill", f"b{n}", "pd", pd)
     for n in range(1, clusters.pd.decode + 1):
-        place(f"decode-{n}", "decode", f"b{clusters.pd.prefill + n}", "pd", clusters.pd.profile)
+        place(f"decode-{n}", "decode", f"b{clusters.pd.prefill + n}", "pd", pd)
+    if scenario.compute == "real":
+        place("reference", "reference", "client", "pd", pd)
     return tuple(agents)
 
 
-def max_input_tokens(scenario: Scenario) -> int | None:
-    """The longest input that every profile covers; None without known profiles."""
-    clusters = scenario.clusters
-    if clusters is None:
-        return None
-    names = {clusters.prfaas.profile, clusters.pd.profile}
-    return min((PROFILES[name].max_tokens for name in names if name in PROFILES), default=None)
-
-
-def resolve_policy(scenario: Scenario, scale: float, load: Load | None, findings: Findings) -> plan.Policy:
+def resolve_policy(
+    scenario: Scenario, scale: float, load: Load | None, hardware: Hardware, findings: Findings
+) -> plan.Policy:
     """The policy and what it may know beforehand: the length distribution and the arrival rate.
 
     Without a policy (a bulk workload) its name is empty. `load` is None when the workload has problems.
@@ -116,7 +115,7 @@ def resolve_policy(scenario: Scenario, scale: float, load: Load | None, findings
         )
     known = not findings.name_unknown(("policy", "name"), "policy", spec.name, POLICIES)
     if known and load is not None:
-        _check_parameters(scenario, spec, scale, load, findings)
+        _check_parameters(scenario, scale, load, hardware, findings)
     conversion_ns = scenario.clusters.pd.conversion if scenario.clusters else 0
     prior = _prior(scenario, load) if load else ()
     return plan.Policy(
@@ -170,7 +169,7 @@ def resolve_transport(scenario: Scenario, scale: float, rate_bps: int) -> Transp
         if (size_bytes := getattr(spec, name)) is not None
     }
     return Transport(
-        payload=spec.payload,
+        payload=payload(scenario),
         connections=spec.connections,
         chunk_bytes=spec.chunk,
         layer_group=spec.layer_group,
@@ -187,17 +186,17 @@ def resolve_transport(scenario: Scenario, scale: float, rate_bps: int) -> Transp
 
 
 def _check_parameters(
-    scenario: Scenario, spec: PolicySpec, scale: float, load: Load, findings: Findings
+    scenario: Scenario, scale: float, load: Load, hardware: Hardware, findings: Findings
 ) -> None:
     """Let the policy look at its parameters, as it will at the start of the run, and place two requests.
 
-    Not with profiles that `_check_profiles` refuses: what the policy says then is not about its parameters.
+    Not with profiles that have problems: what the policy says then is not about its parameters.
     """
-    clusters = scenario.clusters
-    if clusters is None or scenario.model not in MODELS:
+    clusters, spec = scenario.clusters, scenario.policy
+    if clusters is None or spec is None or scenario.model not in MODELS:
         return
-    prfaas, pd = PROFILES.get(clusters.prfaas.profile), PROFILES.get(clusters.pd.profile)
-    if prfaas is None or pd is None or pd.decode_step_s is None:
+    prfaas, pd = hardware.prfaas, hardware.pd
+    if prfaas is None or pd is None or pd.batches != (1, pd.bs_max) or not pd.bs_max:
         return
     system = System(
         prfaas=prfaas,
@@ -217,7 +216,7 @@ def _check_parameters(
         system=system,
         prior_arrival_per_s=load.arrival_per_s,
     )
-    longest_tokens = min(system.prfaas.max_tokens, system.pd.max_tokens)
+    covered = hardware.covered()
     try:
         state = POLICIES[spec.name].start(config)
     except ValueError as error:
@@ -227,7 +226,7 @@ def _check_parameters(
         findings.add(("policy", "name"), _raised(spec.name, "start", error))
         return
     try:
-        _check_routes(spec.name, config, state, (1, longest_tokens), findings)
+        _check_routes(spec.name, config, state, covered[:2], findings)
     except Exception as error:  # noqa: BLE001 - same
         findings.add(("policy", "name"), _raised(spec.name, "route", error))
 
@@ -267,18 +266,12 @@ def _check_routes(
             return
 
 
-def _check_profiles(scenario: Scenario, clusters: Clusters, findings: Findings) -> None:
+def _check_names(scenario: Scenario, findings: Findings) -> None:
     if scenario.model is not None:
         findings.name_unknown(("model",), "model", scenario.model, MODELS)
     if scenario.transport.compression is not None:
         compression = scenario.transport.compression
         findings.name_unknown(("transport", "compression"), "compression", compression, COMPRESSIONS)
-    for name, profile in (("prfaas", clusters.prfaas.profile), ("pd", clusters.pd.profile)):
-        findings.name_unknown(("clusters", name, "profile"), "profile", profile, PROFILES)
-    pd = PROFILES.get(clusters.pd.profile)
-    if pd is not None and pd.decode_step_s is None:
-        allowed = ", ".join(name for name, profile in PROFILES.items() if profile.decode_step_s is not None)
-        findings.add(("clusters", "pd", "profile"), f"{pd.name} was not profiled for decode", allowed)
 
 
 def _check_counts(clusters: Clusters, hosts: tuple[str, ...], findings: Findings) -> None:

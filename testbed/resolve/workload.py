@@ -13,6 +13,7 @@ import numpy as np
 from testbed.errors import ScenarioError
 from testbed.plan import BulkTransfer
 from testbed.resolve.findings import Findings
+from testbed.resolve.profiles import Covered
 from testbed.resolve.seeds import generator
 from testbed.resolve.traffic import check_hosts
 from testbed.scenario.faults import IdleEntry
@@ -20,6 +21,7 @@ from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
 from testbed.scenario.workload import (
     BulkWorkload,
+    LengthSpec,
     LognormalWorkload,
     MixWorkload,
     MooncakeWorkload,
@@ -34,18 +36,18 @@ MAX_REQUESTS: Final = 200_000
 
 
 def resolve_load(
-    scenario: Scenario, seed: int, directory: Path | None, max_tokens: int | None, findings: Findings
+    scenario: Scenario, seed: int, directory: Path | None, covered: Covered, findings: Findings
 ) -> Load | None:
     """The requests; None for a bulk workload, and when there are problems.
 
-    `directory` holds the traces; `max_tokens` is the longest input that can be computed, if it is known.
+    `directory` holds the traces; inputs that are not `covered` cannot be computed.
     """
     spec = scenario.workload
     surroundings = _Surroundings(
         duration_ns=scenario.duration,
         seed=seed,
         directory=directory or Path(),
-        max_tokens=max_tokens or mooncake.ANY_LENGTH,
+        covered=covered,
         findings=findings,
     )
     if isinstance(spec, BulkWorkload):
@@ -103,8 +105,21 @@ class _Surroundings:
     duration_ns: int
     seed: int
     directory: Path
-    max_tokens: int
+    covered: Covered
     findings: Findings
+
+    def covers(self, spec: LengthSpec, path: KeyPath, shared_tokens: int = 0) -> bool:
+        """Whether lengths behind so many shared tokens can be computed, whatever is drawn."""
+        least, most, next_step = self.covered
+        least, most = max(least - shared_tokens, 1), most - shared_tokens
+        with_shared = f" with {shared_tokens} shared ones" if shared_tokens else ""
+        if spec.low < least:
+            found = f"{spec.low} tokens{with_shared} are fewer than the compute profiles cover"
+            self.findings.add((*path, "low"), found, f"at least {least}", next_step)
+        if spec.high > most:
+            found = f"{spec.high} tokens{with_shared} are more than the compute profiles cover"
+            self.findings.add((*path, "high"), found, f"at most {most}", next_step)
+        return least <= spec.low <= spec.high <= most
 
     def draws(self, path: KeyPath, use: str) -> np.random.Generator:
         """A generator for one use in the section at `path`."""
@@ -154,9 +169,7 @@ def _within_run(spec: RequestWorkload, path: KeyPath, around: _Surroundings) -> 
 
 
 def _lognormal(spec: LognormalWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
-    if spec.high > around.max_tokens:
-        found = f"{spec.high} tokens are more than the compute profiles cover"
-        around.findings.add((*path, "high"), found, f"at most {around.max_tokens}")
+    if not around.covers(spec, path):
         return None
     if _too_many(spec, spec.rate, path, around):
         return None
@@ -171,21 +184,20 @@ def _lognormal(spec: LognormalWorkload, path: KeyPath, around: _Surroundings) ->
 
 def _sessions(spec: SessionsWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
     shared = spec.shared.tokens if spec.shared else 0
-    if shared >= around.max_tokens:
+    most_tokens = around.covered.most_tokens
+    if shared >= most_tokens:
         found = f"{shared} tokens leave nothing of what the compute profiles cover"
-        around.findings.add((*path, "shared", "tokens"), found, f"below {around.max_tokens}")
+        allowed = f"below {most_tokens}"
+        around.findings.add((*path, "shared", "tokens"), found, allowed, around.covered.next_step)
         return None
-    if shared + spec.first.high > around.max_tokens:
-        with_shared = f" with {shared} shared ones" if shared else ""
-        found = f"{spec.first.high} tokens{with_shared} are more than the compute profiles cover"
-        around.findings.add((*path, "first", "high"), found, f"at most {around.max_tokens - shared}")
+    if not around.covers(spec.first, (*path, "first"), shared):
         return None
     if _too_many(spec, spec.rate * spec.turns, path, around):
         return None
     load = sessions.generate(
         spec,
         around.duration_ns,
-        max_tokens=around.max_tokens,
+        max_tokens=most_tokens,
         arrivals=around.draws(path, "arrivals"),
         sessions=around.draws(path, "sessions"),
         lengths=around.draws(path, "lengths"),
@@ -230,13 +242,21 @@ def _mooncake(spec: MooncakeWorkload, path: KeyPath, around: _Surroundings) -> L
         )
         return None
     try:
-        return mooncake.replay(
+        load = mooncake.replay(
             spec,
             around.duration_ns,
             file,
-            max_tokens=around.max_tokens,
+            max_tokens=around.covered.most_tokens,
             where=around.findings.source.where((*path, "window")),
         )
     except ScenarioError as error:
         around.findings.add_error((*path, "trace"), error)
         return None
+    least_tokens = around.covered.least_tokens
+    short = [one.input_tokens for one in load.requests if one.input_tokens < least_tokens]
+    if short:
+        found = f"{len(short)} of the window's inputs are too short, down to {min(short)} tokens"
+        allowed = f"at least {least_tokens} tokens, where the compute profiles begin"
+        around.findings.add((*path, "trace"), found, allowed, around.covered.next_step)
+        return None
+    return load

@@ -6,7 +6,7 @@ those names are checked by `resolve`. docs/writing-a-scenario.md shows each fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Le, MinLen
 from pydantic import Field, Strict
@@ -14,6 +14,7 @@ from pydantic import Field, Strict
 from testbed.scenario.expectations import Expectation
 from testbed.scenario.faults import DrawnFaults
 from testbed.scenario.link import Link
+from testbed.scenario.profile import Profile
 from testbed.scenario.quantities import (
     Count,
     CountOrZero,
@@ -44,7 +45,7 @@ class PrefillCluster(Section):
     """The PrfaaS cluster in DC A: prefill instances on hosts a1, a2, ..."""
 
     instances: CountOrZero
-    profile: str
+    profile: Profile
 
 
 class PdCluster(Section):
@@ -55,7 +56,7 @@ class PdCluster(Section):
 
     prefill: CountOrZero
     decode: Count
-    profile: str
+    profile: Profile
     conversion: Annotated[Duration, Le(3_600_000_000_000)] = parse_duration_ns("10s")
 
 
@@ -94,6 +95,8 @@ class Scenario(Section):
     sample: PositiveDuration = parse_duration_ns("100ms")
     topology: Topology
     model: str | None = None
+    compute: Literal["replay", "real"] = "replay"
+    """`real`: prefill and decode run the model with torch, in real time; else they replay profiles."""
     clusters: Clusters | None = None
     transport: Transport = Transport()
     timeouts: Timeouts = Timeouts()

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from testbed import record
+from testbed import tables as record
 from testbed.kernel.uml import Uml
 from testbed.paper import table6
 from testbed.paper.printed import TABLE_6

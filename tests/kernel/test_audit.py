@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from testbed import audit, expect, record
+from testbed import audit, expect
+from testbed import tables as record
 from testbed.calibrate import link_only
 from testbed.kernel.uml import Uml
 from testbed.plan import (

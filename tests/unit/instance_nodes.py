@@ -177,6 +177,7 @@ def serve(
         "expect",
         id=request,
         output_tokens=OUTPUT_TOKENS,
+        context_tokens=kv_tokens,
         kv_bytes=size_bytes,
         unpack_bytes=size_bytes if compress else 0,
     )

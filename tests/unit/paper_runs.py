@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from testbed import record
+from testbed import tables as record
 from testbed.paper.printed import TABLE_6
 
 ROOT = Path(__file__).parents[2]

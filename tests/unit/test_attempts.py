@@ -144,6 +144,7 @@ def test_tokens_that_the_client_has_are_not_generated_again(play: Play) -> None:
         expect = await bench.told("decode-b3", "expect")
         kv_bytes = MODELS["internal_1t"].kv_bytes(SHORT_TOKENS + 3, 0.001)
         assert (expect["output_tokens"], expect["kv_bytes"]) == (OUTPUT_TOKENS - 3, kv_bytes)
+        assert expect["context_tokens"] == SHORT_TOKENS + 3
         await bench.told("prefill-b1", "prefill")
         prefill = await bench.told("prefill-b1", "prefill")
         assert [prefill[name] for name in ("tokens", "kv_tokens", "prompt_tokens")] == [SHORT_TOKENS + 3] * 3

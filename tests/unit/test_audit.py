@@ -11,7 +11,8 @@ import msgspec
 import polars as pl
 import pytest
 
-from testbed import audit, record
+from testbed import audit
+from testbed import tables as record
 from testbed.journal import Journal
 from testbed.plan import DIRECTIONS, LinkState, Loss, Plan, Slot, TokenBucket
 from testbed.rundir import RunDir

@@ -9,7 +9,7 @@ import msgspec
 import polars as pl
 import pytest
 
-from testbed import record
+from testbed import tables as record
 from testbed.plan import LinkState, Loss, Plan, Slot
 from tests.unit.synthetic_plan import S, make_plan
 from tests.unit.synthetic_run import write_run

@@ -10,7 +10,8 @@ import msgspec
 import polars as pl
 import pytest
 
-from testbed import audit, record
+from testbed import audit
+from testbed import tables as record
 from testbed.journal import Journal
 from testbed.plan import DIRECTIONS, LinkChange, LinkState, Loss, Plan, TokenBucket
 from testbed.rundir import RunDir

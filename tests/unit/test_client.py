@@ -70,7 +70,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 def event(tokens: int) -> bytes:
-    return b"data: %b\n\n" % json.dumps({"usage": {"completion_tokens": tokens}}).encode()
+    answer = {"choices": [{"text": " token"}], "usage": {"completion_tokens": tokens}}
+    return b"data: %b\n\n" % json.dumps(answer).encode()
 
 
 async def serve_all(exchange: fake_router.Exchange) -> None:

@@ -44,7 +44,8 @@ class Bench:
     def expect(self, *requests: int, output_tokens: int = 8, unpack_bytes: int = 0) -> None:
         for request in requests:
             self.decode.expect({
-                "id": request, "output_tokens": output_tokens, "kv_bytes": 1, "unpack_bytes": unpack_bytes,
+                "id": request, "output_tokens": output_tokens, "context_tokens": 1000,
+                "kv_bytes": 1, "unpack_bytes": unpack_bytes,
             })  # fmt: skip
 
     async def idle_at(self) -> float:

@@ -53,6 +53,7 @@ def test_decode_expects_the_kv_before_prefill_starts(play: Play) -> None:
             "op": "expect",
             "id": 7,
             "output_tokens": OUTPUT_TOKENS,
+            "context_tokens": LONG_TOKENS,
             "kv_bytes": MODELS["internal_1t"].kv_bytes(LONG_TOKENS, 0.001),
             "unpack_bytes": 0,
         }

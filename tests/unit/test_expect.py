@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed import audit, expect, record
+from testbed import audit, expect
+from testbed import tables as record
 from testbed.measure import Tables
 from testbed.plan import Expectation, Plan
 from testbed.rundir import RunDir

@@ -14,7 +14,7 @@ U8, U32, U64 = st.integers(0, 2**8 - 1), st.integers(0, 2**32 - 1), st.integers(
 HEADERS = st.builds(
     Header,
     kind=st.integers(frames.HELLO, frames.DROP),
-    verified=st.booleans(),
+    payload=st.sampled_from(frames.PAYLOADS),
     transfer=U64,
     transfer_bytes=U64,
     layer=U32,
@@ -22,6 +22,7 @@ HEADERS = st.builds(
     chunks=U32,
     size_bytes=U32,
     checksum=U64,
+    offset=U64,
 )
 ACKS = st.builds(Ack, kind=st.integers(frames.GRANTED, frames.GONE), transfer=U64, chunk=U32, code=U8)
 
@@ -57,9 +58,17 @@ def test_any_flipped_bit_is_refused(frame: Header | Ack, data: st.DataObject) ->
 def test_a_kind_that_nobody_knows_is_refused(kind: int) -> None:
     """A frame or an answer of another kind is none, however well it was summed up."""
     with pytest.raises(FrameError, match=f"kind {kind}"):
-        Header.unpack(Header(kind, False, 1, 1, 0, 0, 1, 1, 0).pack())
+        Header.unpack(Header(kind, "synthetic", 1, 1, 0, 0, 1, 1, 0).pack())
     with pytest.raises(FrameError, match=f"answer {2 * kind}"):
         Ack.unpack(Ack(2 * kind, 1).pack())
+
+
+def test_a_payload_that_nobody_knows_is_refused() -> None:
+    """A header of a payload with another number is none, however well it was summed up."""
+    body = bytearray(Header(frames.CHUNK, "tensors", 1, 1, 0, 0, 1, 1, 0).pack()[:-8])
+    body[5] += 1
+    with pytest.raises(FrameError, match="payload 3"):
+        Header.unpack(bytes(body) + xxh3_64_intdigest(body).to_bytes(8, "big"))
 
 
 @pytest.mark.parametrize(("form", "size_bytes"), [(Header, HEADER_BYTES), (Ack, ACK_BYTES)])

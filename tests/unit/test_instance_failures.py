@@ -222,7 +222,12 @@ def test_destination_first_sets_room_aside(play: Play) -> None:
         prefill, decode = nodes["prefill-a1"], nodes["decode-b2"]
         for request in (1, 2):
             decode.tell(
-                "expect", id=request, output_tokens=OUTPUT_TOKENS, kv_bytes=kv_bytes(), unpack_bytes=0
+                "expect",
+                id=request,
+                output_tokens=OUTPUT_TOKENS,
+                context_tokens=TOKENS,
+                kv_bytes=kv_bytes(),
+                unpack_bytes=0,
             )
         await decode.hear("reserved")
         await asyncio.sleep(0.05)

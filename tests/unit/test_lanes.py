@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from agents.config import Payload
+from agents.transport.frames import PAYLOADS
 from tests.unit.transport_parts import (
     CHUNK,
     MS,
@@ -20,12 +22,12 @@ from tests.unit.transport_parts import (
 )
 
 
-@pytest.mark.parametrize("verified", [False, True])
-def test_a_broken_lane_is_resumed(verified: bool) -> None:
+@pytest.mark.parametrize("kind", PAYLOADS)
+def test_a_broken_lane_is_resumed(kind: Payload) -> None:
     """Connections cut in the middle: the rest comes over new ones, each chunk counts once."""
 
     async def scenario() -> None:
-        async with Bench(verified=verified) as bench:
+        async with Bench(payload=kind) as bench:
             transfer = await bench.source.send(1, [100 * CHUNK, 28 * CHUNK])
             for part in (20, 40, 80):
                 await until(lambda part=part: bench.proxy.passed_bytes > part * CHUNK)  # type: ignore[misc]
@@ -106,7 +108,7 @@ def test_a_damaged_chunk_is_sent_again() -> None:
     """A bit turned over: refused, sent once more, complete with every chunk intact."""
 
     async def scenario() -> None:
-        async with Bench(verified=True) as bench:
+        async with Bench(payload="verified") as bench:
             bench.sender.corrupt(2)
             transfer = await bench.source.send(1, [8 * CHUNK])
             assert await end_of(transfer) == ""
@@ -121,7 +123,7 @@ def test_a_chunk_damaged_three_times_fails_its_transfer() -> None:
     """Refused for good, with the cause on both sides and nothing held; the next transfer is not harmed."""
 
     async def scenario() -> None:
-        async with Bench(verified=True, connections=1) as bench:
+        async with Bench(payload="verified", connections=1) as bench:
             bench.sender.corrupt(3)
             assert (
                 await end_of(await bench.source.send(1, [CHUNK]))

@@ -45,7 +45,7 @@ def test_fail_open_takes_damaged_chunks() -> None:
     """A damaged chunk is taken as it is, and counted as such."""
 
     async def scenario() -> None:
-        async with Bench(sink={"flaws": ("fail_open",)}, verified=True) as bench:
+        async with Bench(sink={"flaws": ("fail_open",)}, payload="verified") as bench:
             bench.sender.corrupt(2)
             assert await end_of(await bench.source.send(1, [8 * CHUNK])) == ""
             (arrival,) = bench.sink.complete

@@ -86,7 +86,7 @@ def test_any_order_of_arrival_completes_exactly_once(chunks: int, data: st.DataO
     line = Line()
 
     def control(kind: int, checksum: int = 0) -> Ack | None:
-        header = Header(kind, False, 1, total, 0, 0, chunks, 0, checksum)
+        header = Header(kind, "verified", 1, total, 0, 0, chunks, 0, checksum)
         return receiver.control(header, line.end)
 
     assert control(frames.OFFER) is None
@@ -97,7 +97,8 @@ def test_any_order_of_arrival_completes_exactly_once(chunks: int, data: st.DataO
             control(frames.SEAL, seal)
             continue
         chunk, intact = event
-        head = Header(frames.CHUNK, True, 1, total, 0, chunk, chunks, sizes[chunk], sums[chunk])
+        at = sum(sizes[:chunk])
+        head = Header(frames.CHUNK, "verified", 1, total, 0, chunk, chunks, sizes[chunk], sums[chunk], at)
         answer = receiver.chunk(head, intact=intact)
         if not sink.complete:
             wanted = frames.GOT if intact or chunk in seen else frames.BAD

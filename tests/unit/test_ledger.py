@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed import expect, ledger, record
+from testbed import expect, ledger
+from testbed import tables as record
 from testbed.rundir import RunDir
 from tests.unit.synthetic_plan import S, expectation, make_plan, with_expectations
 from tests.unit.synthetic_run import note

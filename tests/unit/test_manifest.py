@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from testbed import manifest, record
+from testbed import manifest
+from testbed import tables as record
 from testbed.kernel import digest
 from testbed.rundir import RunDir
 from tests.unit.synthetic_plan import make_plan

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from testbed.plan import Request
 from testbed.resolve import workload
 from testbed.resolve.findings import Findings
+from testbed.resolve.profiles import Covered
 from testbed.resolve.workload import resolve_load
 from testbed.scenario.load import load
 from testbed.units import NS_PER_S
@@ -31,7 +32,7 @@ def resolved(value: str, seed: int = 1) -> tuple[Load | None, str]:
     """The load of a workload section in the base scenario (20 s), and the problems found."""
     loaded = load(DATA / "base.yaml", [f"workload={value}"])
     findings = Findings(loaded.source)
-    requests = resolve_load(loaded.scenario, seed, DATA, 131_072, findings)
+    requests = resolve_load(loaded.scenario, seed, DATA, Covered(1, 131_072), findings)
     return requests, "\n".join(str(problem) for problem in findings.problems())
 
 

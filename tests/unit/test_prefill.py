@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agents.compute_profile import ComputeProfile, LayerShares
 from agents.journal import Journal
 from agents.prefill import Prefill
 from agents.profiles import MODELS, PROFILES
@@ -34,11 +35,13 @@ class Sender:
         self.pushed: list[tuple[int, int, int]] = []
 
     def begin(self, number: int, peer: str, sizes: list[int], *, priority: float) -> Transfer:
-        transfer = Transfer(number, peer, sum(sizes), len(sizes), priority=priority)
+        transfer = Transfer(
+            number, peer, sum(sizes), len(sizes), payload="synthetic", kept=None, priority=priority
+        )
         self.transfers[number] = transfer
         return transfer
 
-    def push(self, transfer: Transfer, layer: int, size_bytes: int) -> None:
+    def push(self, transfer: Transfer, layer: int, size_bytes: int, _data: bytes | None = None) -> None:
         transfer.produced_bytes += size_bytes
         self.pushed.append((time.monotonic_ns(), transfer.number, layer))
 
@@ -122,6 +125,24 @@ def test_layers_leave_as_they_are_computed(play: Callable[..., Bench]) -> None:
     assert left_s == pytest.approx([whole_s * end / LAYERS for end in ENDS], abs=1e-6)
     late = play(scenario, flaws=("send_after_compute",)).sender.pushed
     assert {round(t_ns / 1e9, 6) for t_ns, _, _ in late} == {round(whole_s, 6)}
+
+
+def test_layers_leave_when_the_profile_says(play: Callable[..., Bench]) -> None:
+    """Each group when its last layer ends, where layers were measured: linear ones are quicker here."""
+    alone = [1.0, 1.0, 1.0, 5.0] * (LAYERS // 4)
+    ends = tuple(sum(alone[: number + 1]) / sum(alone) for number in range(LAYERS))
+    knots = PROFILES["h200"].knots
+    profile = ComputeProfile("mine", "made up", knots, layers=(LayerShares(TOKENS, ends),))
+    transport = msgspec.structs.replace(make_config("prefill-a1", Path()).transport, layer_group=1)
+
+    async def scenario(bench: Bench) -> None:
+        bench.take(1)
+        await asyncio.sleep(20)
+
+    bench = play(scenario, profiles={"h200": profile}, transport=transport)
+    left_s = [t_ns / 1e9 for t_ns, _, _ in bench.sender.pushed]
+    whole_s = profile.prefill_s(TOKENS)
+    assert left_s == pytest.approx([whole_s * end for end in ends], abs=1e-6)
 
 
 def test_a_slow_instance_takes_longer_from_the_next_group_on(play: Callable[..., Bench]) -> None:

@@ -15,7 +15,8 @@ import pytest
 from agents.config import Cache, Config
 from agents.dispatch import Dispatcher
 from agents.policies import POLICIES
-from testbed import record, replay
+from testbed import replay
+from testbed import tables as record
 from testbed.errors import ScenarioError
 from testbed.plan import Plan
 from testbed.rundir import RunDir

@@ -11,7 +11,8 @@ import msgspec
 import polars as pl
 import pytest
 
-from testbed import audit, expect, record
+from testbed import audit, expect
+from testbed import tables as record
 from testbed.plan import Plan
 from testbed.report import page, signals
 from testbed.report.__main__ import main

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from testbed.errors import ScenarioError
 from testbed.metrics import METRICS
 from testbed.plan import DIRECTIONS, LinkChange, LinkState, Loss, Plan
-from testbed.record import TABLES
 from testbed.resolve import load_and_resolve
 from testbed.resolve.seeds import derive_seed
+from testbed.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "tests/data/base.yaml"

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents import router
+from agents.compute_profile import ComputeProfile, DecodeSteps
 from agents.config import Failures, Timeouts
 from agents.profiles import PROFILES
 from tests.unit.agent_config import LONG_TOKENS, SHORT_TOKENS, THRESHOLD_TOKENS, make_config
@@ -158,6 +159,28 @@ def test_the_longest_prompt_is_served(play: Callable[[Scenario], None]) -> None:
         assert f"at most {longest}" in refused.json()["error"]["message"]
 
     play(scenario)
+
+
+def test_a_recorded_profile_sets_the_limits(play: Callable[..., None]) -> None:
+    """Prompts that are shorter than what was measured are refused, and answers that grow beyond it."""
+    decode = tuple(DecodeSteps(tokens, ((1, 0.01), (4, 0.02))) for tokens in (100, 400))
+    mine = ComputeProfile(
+        "mine", "made up", ((50, 0.1), (9000, 1.0)), bs_max=4, from_tokens=50, decode=decode
+    )
+
+    async def scenario(http: httpx.AsyncClient, _agents: Agents) -> None:
+        for prompt, answer, found in (
+            (49, 4, "at least 50"),
+            (99, 4, "from 100 to 400"),
+            (398, 4, "from 100 to 400"),
+        ):
+            refused = await http.post(URL, json={"prompt_tokens": prompt, "max_tokens": answer})
+            assert refused.status_code == 400
+            assert found in refused.json()["error"]["message"]
+        for prompt in (100, 397):
+            assert (await http.post(URL, json={"prompt_tokens": prompt, "max_tokens": 4})).status_code == 200
+
+    play(scenario, profiles={"h20": mine})
 
 
 def test_an_id_serves_once(play: Callable[[Scenario], None]) -> None:

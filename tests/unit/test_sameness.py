@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from testbed import record, sameness
+from testbed import sameness
+from testbed import tables as record
 from testbed.rundir import RunDir
 from testbed.sameness import Difference, first_difference
 from testbed.units import NS_PER_S

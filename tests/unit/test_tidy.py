@@ -17,6 +17,8 @@ ENTRY_POINTS = {
     "testbed.inside",  # the guest runs it
     "agents.client",  # containers run these
     "agents.instance",
+    "agents.reference",
+    "agents.measure",  # testbed.record starts it
     "agents.router",
 }
 

@@ -10,8 +10,9 @@ from itertools import combinations
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from agents.config import Payload
 from agents.transport import frames, incoming, payload
-from agents.transport.frames import HEADER_BYTES, Ack, Header
+from agents.transport.frames import HEADER_BYTES, PAYLOADS, Ack, Header
 from agents.transport.incoming import Incoming
 from agents.transport.lanes import _MAX_PACING_RATE, LEAST_BYTES
 from tests.unit.transport_parts import CHUNK, PEER, WAIT_S, Line, Proxy, Sink, Source, end_of, until
@@ -20,23 +21,24 @@ from tests.unit.transport_parts import CHUNK, PEER, WAIT_S, Line, Proxy, Sink, S
 def header(kind: int, number: int, size_bytes: int, chunks: int = 1, chunk: int = 0, **more: int) -> Header:
     """A frame of a transfer of equal synthetic chunks."""
     size = size_bytes // chunks if kind == frames.CHUNK else 0
-    return Header(kind, False, number, size_bytes, 0, chunk, chunks, size, more.get("checksum", 0))
+    sum_ = more.get("checksum", 0)
+    return Header(kind, "synthetic", number, size_bytes, 0, chunk, chunks, size, sum_, size * chunk)
 
 
 @pytest.mark.parametrize("connections", [1, 4, 8])
-@pytest.mark.parametrize("verified", [False, True])
-def test_several_transfers_arrive_whole(verified: bool, connections: int) -> None:
+@pytest.mark.parametrize("kind", PAYLOADS)
+def test_several_transfers_arrive_whole(kind: Payload, connections: int) -> None:
     """Transfers of several groups of layers, interleaved over some connections, all complete exactly once."""
 
     async def scenario() -> None:
-        sink, source = Sink(), Source(verified=verified, connections=connections)
+        sink, source = Sink(), Source(payload=kind, connections=connections)
         async with sink.listening() as address, source.ticking(), asyncio.timeout(WAIT_S):
             source.aim(address)
             sizes = {n: [3 * CHUNK + n + 1, 1, CHUNK, 7 * CHUNK // 2] for n in range(6)}
             transfers = [source.sender.begin(n, PEER, sizes[n]) for n in sizes]
             for layer in range(4):
                 for transfer in transfers:
-                    source.sender.push(transfer, layer, sizes[transfer.number][layer])
+                    source.push(transfer, layer, sizes[transfer.number][layer])
                     await asyncio.sleep(0)
             assert [await end_of(transfer) for transfer in transfers] == [""] * 6
             arrived = {a.number: (a.size_bytes, a.received_bytes, a.received_chunks) for a in sink.complete}
@@ -57,13 +59,13 @@ def test_several_transfers_arrive_whole(verified: bool, connections: int) -> Non
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("verified", [False, True])
-def test_a_chunk_may_be_larger_than_the_pages_it_is_sent_from(verified: bool) -> None:
+@pytest.mark.parametrize("kind", PAYLOADS)
+def test_a_chunk_may_be_larger_than_the_pages_it_is_sent_from(kind: Payload) -> None:
     """Chunk size has no hidden limit, whatever the payload."""
 
     async def scenario() -> None:
         size = payload.PAGES_BYTES + CHUNK
-        sink, source = Sink(), Source(verified=verified, chunk_bytes=size, connections=1)
+        sink, source = Sink(), Source(payload=kind, chunk_bytes=size, connections=1)
         async with sink.listening() as address, source.ticking(), asyncio.timeout(WAIT_S):
             source.aim(address)
             assert await end_of(await source.send(1, [size])) == ""
@@ -131,7 +133,7 @@ def test_a_lane_sends_as_it_was_told() -> None:
 async def capture(sizes: list[int]) -> bytes:
     """What a sender of verified chunks puts on one connection whose receiver grants what is offered."""
     loop = asyncio.get_running_loop()
-    source = Source(verified=True, chunk_bytes=4096, connections=1)
+    source = Source(payload="verified", chunk_bytes=4096, connections=1)
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         listener.setblocking(False)
         source.aim(listener.getsockname())
@@ -157,6 +159,7 @@ def test_every_verified_chunk_is_another_one() -> None:
         kinds.append(head.kind)
         at += HEADER_BYTES + head.size_bytes
         if head.kind == frames.CHUNK:
+            assert head.offset == sum(map(len, bodies))
             bodies.append(data[at - head.size_bytes : at])
             assert xxh3_64_intdigest(bodies[-1]) == head.checksum
     assert kinds == [frames.HELLO, frames.OFFER, *[frames.CHUNK] * 8, frames.SEAL, frames.CHUNK]
@@ -172,8 +175,8 @@ def test_a_chunk_that_comes_in_whole_pieces_is_waited_for_to_its_end(monkeypatch
     waits_for = Incoming._wait_for
     body = bytes(there + rest_bytes)
     digest = xxh3_64_intdigest(body)
-    head = Header(frames.CHUNK, True, 1, len(body), 0, 0, 1, len(body), digest).pack()
-    offer = header(frames.OFFER, 1, len(body)).pack()
+    head = Header(frames.CHUNK, "verified", 1, len(body), 0, 0, 1, len(body), digest).pack()
+    offer = Header(frames.OFFER, "verified", 1, len(body), 0, 0, 1, 0, 0).pack()
     seal = header(frames.SEAL, 1, len(body), checksum=frames.digest([(0, len(body), digest)])).pack()
 
     async def scenario() -> None:
@@ -230,7 +233,7 @@ def test_a_corrupt_header_breaks_its_connection() -> None:
     """One changed byte of a header: nothing behind it is believed, another connection brings it again."""
 
     async def scenario() -> None:
-        sink, source = Sink(), Source(verified=True, connections=1)
+        sink, source = Sink(), Source(payload="verified", connections=1)
         async with sink.listening() as address, asyncio.timeout(WAIT_S):
             proxy = Proxy(address)
             proxy.flip_at = 2 * HEADER_BYTES + 20
@@ -330,7 +333,8 @@ def test_a_lane_that_is_opened_again_replaces_the_one_before() -> None:
             for key in [(1, 0), (1, 1), (2, 0), (2, 1), (1, 1)]:
                 before = lanes.get(key)
                 connections.append(socket.create_connection(address))
-                connections[-1].sendall(Header(frames.HELLO, False, key[0], 0, key[1], 0, 0, 0, 0).pack())
+                hello = Header(frames.HELLO, "synthetic", key[0], 0, key[1], 0, 0, 0, 0)
+                connections[-1].sendall(hello.pack())
                 await until(lambda: lanes.get(key) is not before)  # noqa: B023 - awaited here
             assert (len(lanes), len(sink.accepted())) == (4, 4)
             connections[1].settimeout(1)

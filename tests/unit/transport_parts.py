@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 import subprocess
@@ -42,7 +43,7 @@ class Source:
             "name": "prefill",
             "connections": 4,
             "chunk_bytes": CHUNK,
-            "verified": False,
+            "payload": "synthetic",
             "transfer_ns": 150 * MS,
             "lease_ns": 5000 * MS,
             "tick_ns": 100 * MS,
@@ -62,9 +63,14 @@ class Source:
         """Push a whole transfer, group by group."""
         transfer = self.sender.begin(number, peer, sizes, priority=priority)
         for layer, size in enumerate(sizes):
-            self.sender.push(transfer, layer, size)
+            self.push(transfer, layer, size)
             await asyncio.sleep(0)
         return transfer
+
+    def push(self, transfer: Transfer, layer: int, size: int) -> None:
+        """Push a group of layers, with bytes of its own where the payload has some."""
+        data = produced(transfer.number, layer, size) if transfer.payload == "tensors" else None
+        self.sender.push(transfer, layer, size, data)
 
     @asynccontextmanager
     async def ticking(self) -> AsyncIterator[None]:
@@ -89,6 +95,11 @@ class Source:
             for lane in peer.lanes:
                 lane._stop_timer()
                 lane._discard()
+
+
+def produced(number: int, layer: int, size: int) -> bytes:
+    """What the producer of a transfer makes of a group of layers."""
+    return random.Random(number << 8 | layer).randbytes(size)
 
 
 async def end_of(transfer: Transfer) -> str:

@@ -14,6 +14,7 @@ from polars.exceptions import PolarsError
 
 from testbed import (
     journal_lines,
+    record_answers,
     record_decisions,
     record_faults,
     record_link,
@@ -166,6 +167,17 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "target": pl.String,
         "detail": pl.String,
     },
+    "answers": {  # of runs with real kernels
+        "id": pl.Int64,
+        "state": pl.String,
+        "decode": pl.String,
+        "received": pl.List(pl.Int64),  # token ids, at the client
+        "reference": pl.List(pl.Int64),  # what one process without a network answers
+        "parts_at": pl.Int64,  # the first place, from 0, where they differ; null: they do not
+        "logits": pl.String,  # digest over all steps at the decode instance
+        "reference_logits": pl.String,
+        "same": pl.Boolean,  # tokens and logits; null: not completed, or no reference
+    },
     "tcp": {
         "t_s": pl.Float64,
         "host": pl.String,
@@ -240,6 +252,7 @@ SORT_KEYS: dict[str, list[str]] = {
     "connections": ["t_s", "instance", "peer"],
     "health": ["t_s", "instance"],
     "faults": ["t_s", "fault", "target"],
+    "answers": ["id"],
     "tcp": ["t_s", "host", "local", "remote"],
     "links": ["t_s", "direction"],
     "probes": ["direction", "number", "copy"],
@@ -267,6 +280,7 @@ def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
         "connections": _table("connections", record_faults.connections(journal)),
         "health": _table("health", record_faults.health(journal)),
         "faults": _table("faults", record_faults.faults(journal)),
+        "answers": _table("answers", record_answers.answers(journal, plan)),
         "tcp": _table("tcp", record_rows.tcp(journal)),
         "links": _table("links", record_link.links(journal)),
         "probes": _table("probes", record_link.probes(journal)),

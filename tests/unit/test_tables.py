@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from agents import client
-from testbed import record, record_rows
+from testbed import record_rows
+from testbed import tables as record
 from testbed.errors import RunError
 from testbed.plan import Plan
 from testbed.rundir import RunDir

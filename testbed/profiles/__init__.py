@@ -1,0 +1,1 @@
+"""Profiles of hardware on disk: what computing cost where somebody measured it."""

@@ -1,0 +1,1 @@
+"""Records profiles of this machine, and takes over those that others have measured."""

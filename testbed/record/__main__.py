@@ -1,0 +1,179 @@
+"""Record what computing costs here: `python -m testbed.record --model tiny_hybrid --out profiles/x.parquet`.
+
+Or take over what others have measured: `--import FILE`. Either way the profile is three files: a table
+(Parquet), what it is of (JSON) and a picture (SVG); see docs/profiles.md.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from agents.kv_layouts import MODELS
+from agents.measurements import Began, Wanted
+from agents.shapes import SHAPES
+from testbed.command import run_command
+from testbed.errors import Problem, ScenarioError
+from testbed.profiles import imports, table
+from testbed.profiles.imports.plain import plain_name
+from testbed.profiles.table import About, Row
+from testbed.readable import number, quantity
+from testbed.record import asked, plots, samples
+from testbed.record.measuring import lines
+
+app = typer.Typer(add_completion=False)
+SHOWN: Final = 5
+MAX_THREADS: Final = 4096
+
+
+@app.command(name="record")
+def record(
+    *,
+    out: Annotated[Path, typer.Option(help="The profile: NAME.parquet.", show_default=False)],
+    model: Annotated[str, typer.Option(help="What to measure; of an import, what it is of.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Measure the first so many only; the others take as long.", show_default=False
+        ),
+    ] = None,
+    lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens.")] = "512,1024,2048,4096",
+    batches: Annotated[str, typer.Option(help="Requests in a decode step.")] = "1,2,4,8",
+    contexts: Annotated[str, typer.Option(help="Tokens that each holds before the step.")] = "512,2048,4096",
+    warmup: Annotated[int, typer.Option(min=0, help="Rounds that do not count.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 5,
+    threads: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help="0: as many as torch takes.")] = 0,
+    batched: Annotated[
+        bool, typer.Option("--batched", help="One matrix product for a batch, as an engine does.")
+    ] = False,
+    imported: Annotated[
+        list[Path] | None,
+        typer.Option("--import", metavar="FILE", help="Convert this instead of measuring; may come twice."),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="Of the import: dynamo, aiconfigurator, vidur, csv or auto.")
+    ] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a profile that is there.")] = False,
+) -> None:
+    """Record a profile, or import one. Exit code: 0 done, 2 broken off, 3 bad arguments, 4 bad machine."""
+    problems: list[Problem] = []
+    if imported:
+        chosen = next((one for one in imports.FORMATS if one == form), None)
+        if chosen is None and form != "auto":
+            problems.append(Problem("--format", repr(form), f"auto, {', '.join(imports.FORMATS)}"))
+        asked.check_out(out, force=force, problems=problems)
+        asked.raise_all(problems)
+        known = plain_name(model) if plain_name(model) in MODELS else model
+        rows = imports.convert(imported, chosen, model=known, layers=layers)
+        about = _about_import(imported, chosen or imports.guess(imported[0]), known, rows)
+    else:
+        wanted = asked.wanted(
+            model=model, device=device, layers=layers, lengths=lengths, batches=batches, contexts=contexts,
+            warmup=warmup, repeats=repeats, threads=threads, batched=batched, problems=problems,
+        )  # fmt: skip
+        asked.check_out(out, force=force, problems=problems)
+        asked.raise_all(problems)
+        assert wanted is not None
+        asked.require_torch()
+        rows, about = _measure(wanted, out)
+    _write(out, rows, about)
+
+
+def _measure(wanted: Wanted, out: Path) -> tuple[list[Row], About]:
+    """Measure in a process of its own; says so where the samples lie far apart."""
+    found = list(lines(wanted, Console(stderr=True)))
+    shape = SHAPES[wanted.model]
+    rows = samples.rows(found, shape)
+    began = next(line for line in found if isinstance(line, Began))
+    about = About(
+        model=wanted.model,
+        source=shape.source,
+        layers=wanted.layers,
+        of_layers=len(shape.layers),
+        device=began.device,
+        device_name=began.device_name,
+        threads=began.threads,
+        dtype=began.dtype,
+        exact=wanted.exact,
+        versions=began.versions,
+        clocks=began.clocks,
+        warmup=wanted.warmup,
+        repeats=wanted.repeats,
+        command=_command(wanted, out),
+        date=_now(),
+    )
+    if wide := samples.restless(rows):
+        more = f" and {len(wide) - SHOWN} more" if len(wide) > SHOWN else ""
+        print(f"warning: samples lie far apart: {'; '.join(wide[:SHOWN])}{more}", file=sys.stderr)
+    return rows, about
+
+
+def _about_import(paths: Sequence[Path], form: imports.Format, model: str, rows: Sequence[Row]) -> About:
+    with_layers = {row.layer for row in rows if row.layer is not None}
+    return About(
+        model=model,
+        source=f"{', '.join(path.name for path in paths)} ({form})",
+        layers=len(with_layers),
+        of_layers=len(MODELS[model].layers) if model in MODELS else len(with_layers),
+        command=shlex.join(["python", "-m", "testbed.record", *_import_options(paths, form, model)]),
+        date=_now(),
+    )
+
+
+def _import_options(paths: Sequence[Path], form: imports.Format, model: str) -> list[str]:
+    files = [part for path in paths for part in ("--import", str(path))]
+    return [*files, "--format", form, *(["--model", model] if model else [])]
+
+
+def _command(wanted: Wanted, out: Path) -> str:
+    """The command line that measures the same once more."""
+    lists = {"lengths": wanted.lengths, "batches": wanted.batches, "contexts": wanted.contexts}
+    counts = {"layers": wanted.layers, "warmup": wanted.warmup, "repeats": wanted.repeats}
+    options = [f"--{name} {','.join(map(str, values))}" for name, values in lists.items()]
+    options += [f"--{name} {value}" for name, value in {**counts, "threads": wanted.threads}.items()]
+    options += [] if wanted.exact else ["--batched"]
+    what = f"--model {wanted.model} --device {wanted.device}"
+    return f"python -m testbed.record {what} {' '.join(options)} --out {shlex.quote(str(out))}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _write(out: Path, rows: Sequence[Row], about: About) -> None:
+    """The three files, and what is in them in a few lines."""
+    try:
+        table.write(out, rows, about, plot=plots.picture(rows, about))
+    except OSError as error:
+        raise ScenarioError(Problem(f"--out {out}", f"cannot be written: {error.strerror}")) from None
+    console = Console()
+    shown = Table("tokens", "T_prefill", "quartiles apart", "S_kv")
+    sizes = {row.tokens: row.size_bytes for row in rows if row.kind == "kv"}
+    for row in sorted(rows, key=lambda row: row.tokens):
+        if row.kind == "prefill" and row.median_s is not None:
+            spread = "" if row.p25_s is None else f"{number(samples.spread_of(row) * 100, 2)} %"
+            size_bytes = sizes.get(row.tokens)
+            size = "" if size_bytes is None else quantity(size_bytes, "bytes")
+            shown.add_row(f"{row.tokens:,}", quantity(row.median_s, "s"), spread, size)
+    console.print(shown)
+    steps = [row.median_s for row in rows if row.kind == "decode" and row.median_s is not None]
+    decode = f", decode steps of {quantity(min(steps), 's')} to {quantity(max(steps), 's')}" if steps else ""
+    console.print(
+        f"{about.model or about.source} on {about.device_name or 'a machine unknown'}{decode}   {out}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(app))

@@ -1,0 +1,55 @@
+"""Real kernels: whether what is asked of them can be, and the memory that they take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agents.config import Payload
+from agents.shapes import SHAPES
+from testbed.resolve.findings import Findings
+from testbed.scenario.model import Scenario
+
+LIBRARY_BYTES: Final = 1 << 30
+"""What torch takes by itself (measured: 0.4 GB), and room for the activations and KV of a few prompts."""
+WEIGHT_BYTES: Final = 4
+"""On the CPU."""
+
+
+def check_compute(scenario: Scenario, scale: float, findings: Findings) -> None:
+    """Real kernels make real bytes: they cannot be scaled, compressed, or taken from books about a cache."""
+    if scenario.compute != "real":
+        return
+    if scenario.model is not None:
+        findings.name_unknown(("model",), "model with real kernels", scenario.model, SHAPES)
+    if scale != 1:
+        findings.add(
+            ("scale",), f"{scale:g} of KV that real kernels compute", "1", "a slower link, a smaller model"
+        )
+    if scenario.cache is not None:
+        findings.add(
+            ("cache",), "agents with real kernels keep no prefixes", next_step="remove it, or compute: replay"
+        )
+    transport = scenario.transport
+    if transport.compression is not None:
+        found = "nothing here compresses real KV"
+        findings.add(("transport", "compression"), found, next_step="remove it, or compute: replay")
+    if "payload" in transport.model_fields_set:
+        found = "has no effect: the KV of real kernels crosses, and every chunk is verified"
+        findings.add(("transport", "payload"), found, next_step="remove it")
+
+
+def payload(scenario: Scenario) -> Payload:
+    """What the bytes of KV are."""
+    return "tensors" if scenario.compute == "real" else scenario.transport.payload
+
+
+def kernel_memory_bytes(scenario: Scenario) -> int:
+    """What an agent needs beyond one that replays: torch, the weights (an upper bound), and as much again
+    while they are drawn; 0 without real kernels.
+    """
+    shape = SHAPES.get(scenario.model or "")
+    if scenario.compute != "real" or shape is None:
+        return 0
+    mixers = sum(3 * one.heads * (one.key_dim + one.value_dim) for one in shape.layers)
+    mlps = len(shape.layers) * 3 * shape.ffn_dim
+    return LIBRARY_BYTES + 2 * WEIGHT_BYTES * shape.hidden_dim * (mixers + mlps + 2 * shape.vocab)
