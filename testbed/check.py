@@ -16,10 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agents.compute_profile import ComputeProfile
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.kernel.choose import KERNELS
 from testbed.plan import DIRECTIONS, LinkState, Loss, Plan
+from testbed.profiles.ranges import beyond, decode_range, prefill_range
 from testbed.resolve import load_and_resolve
 from testbed.resolve.conditions import Jitter
 from testbed.resolve.describe import described
@@ -84,9 +86,12 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
         ),
     ]
     if plan.agents:
-        roles = Counter(f"{agent.role} {agent.profile}".strip() for agent in plan.agents)
+        agents = [agent for agent in plan.agents if agent.role != "reference"]
+        roles = Counter(f"{agent.role} {agent.profile}".strip() for agent in agents)
         rows.append(("model", plan.model))
+        rows.append(("compute", _compute(plan)))
         rows.append(("agents", ", ".join(f"{number} {role}" for role, number in roles.items())))
+        rows += [("profile", f"{name}: {_covers(profile)}") for name, profile in plan.profiles.items()]
         rows.append(("policy", f"{plan.policy.name}, threshold {plan.policy.threshold_tokens} tokens"))
     if plan.requests:
         mean = fmean(request.input_tokens for request in plan.requests)
@@ -112,6 +117,24 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     rows += [(format_duration_ns(event.t_ns), f"{event.name}: {event.detail}") for event in plan.events]
     rows += [("expect", expectation.name) for expectation in plan.expectations]
     return rows
+
+
+def _compute(plan: Plan) -> str:
+    """Who computes, and what becomes of it."""
+    if plan.compute == "replay":
+        return "replay: profiles say how long it takes"
+    return (
+        f"real: kernels with random weights of seed {plan.seed}, in real time; "
+        "one process computes all answers once more"
+    )
+
+
+def _covers(profile: ComputeProfile) -> str:
+    """A profile from a file: whose it is, and what was measured."""
+    return (
+        f"{profile.source}; prefill {prefill_range(profile)}; decode {decode_range(profile)}; "
+        f"outside {beyond(profile)}"
+    )
 
 
 def _span(t_ns: int, until_ns: int) -> str:

@@ -76,6 +76,7 @@ class Containers:
     def __init__(self, directory: Path, journal: Path) -> None:
         self._directory, self._journal = directory, journal
         self._root = directory / "root"
+        self._gpus = gpus()
         self._running: dict[str, Container] = {}
         self._followers: set[asyncio.Task[None]] = set()
         self._dead: list[Container] = []
@@ -221,6 +222,7 @@ class Containers:
                 "resources": {
                     "memory": {"limit": recipe.memory_bytes},
                     "pids": {"limit": _PIDS_MAX},
+                    **({"devices": [{"allow": True, "access": "rwm"}]} if self._gpus else {}),
                 },
             },
         }
@@ -257,10 +259,24 @@ class Containers:
             bind(PROJECT, str(PROJECT), "ro"),
             bind(self._directory / "agents", "/run/agents", "ro"),
             bind(self._journal, "/run/journal", "rw"),
+            *(bind(device, str(device), "rw") for device in self._gpus),
         ]
 
 
 CONTAINER_JOURNAL = "/run/journal"
+
+
+def gpus(dev: Path = Path("/dev")) -> list[Path]:
+    """The nodes of NVIDIA's driver that can be opened: a guest sees the host's, but has no driver."""
+    return [node for node in sorted(dev.glob("nvidia*")) if _opens(node)]
+
+
+def _opens(node: Path) -> bool:
+    try:
+        os.close(os.open(node, os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 async def _put_away(container: Container) -> None:

@@ -37,7 +37,8 @@ others.jsonl      burst(source, sink, flows, size_bytes, t_end_ns): traffic of a
                   t_end_ns, waited): t_ns = its first packet leaves; first and last arrival; waited: until
                   nothing could be on its way any more
 client.jsonl      request(id, t_ns = sent, t_first_ns, t_last_ns, t_end_ns, tokens, state, cause):
-                  state is completed, failed or refused; missing times are null; once per request
+                  state is completed, failed or refused; missing times are null; once per request; with
+                  real kernels token_ids, too
 router.jsonl      decision(step, id, route, prefill, decode, uncached_tokens: in the PD cluster,
                   cached_prfaas_tokens, cached_pd_tokens, threshold_tokens, cache, compress, order_s, reason,
                   seen)
@@ -64,7 +65,9 @@ instance: <agent> conversion(role, t_ns = told to, t_drained_ns, t_end_ns): it h
                   kv_dropped(id, attempt, received_bytes, checksum_errors, cause): not to be complete here
                   held(pool, size_bytes, transfers): what a pool (send, receive) holds, after each change
                   connection(peer, opened, sockets, cause): sockets: open after this, to all peers
-                  decode(id, attempt, t_ns = joined the batch, t_first_ns, t_last_ns, tokens)
+                  decode(id, attempt, t_ns = joined the batch, t_first_ns, t_last_ns, tokens); with real
+                  kernels also token_ids, and logits_digest over the logits of all steps
+reference.jsonl   reference(id, t_ns, token_ids, logits_digest): what one process without a network answers
 an attempt that is absent is 0, the first one
 """
 

@@ -70,13 +70,18 @@ def write(
         "user": "root" if os.geteuid() == 0 else "ordinary",
         "python": sys.version,
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in (*PACKAGES, *_computing(plan))},
         "packages_digest": _short(_installed()),
         "stale_byte_code": _stale(),
         "programs": dict(_programs()),
     }
     run.manifest.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
+
+
+def _computing(plan: Plan) -> tuple[str, ...]:
+    """What real kernels are made of."""
+    return ("torch",) if plan.compute == "real" else ()
 
 
 def _guest(run: RunDir) -> dict[str, Any]:

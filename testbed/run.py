@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Annotated
@@ -63,7 +64,7 @@ def run(
         scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
     where, time_of = place(kernel, clock or ("real" if plan.compute == "real" else None))
-    _real_kernels_need_real_time(loaded, plan, time_of)
+    _check_real_kernels(loaded, plan, time_of)
     for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
         print(f"warning: {warning}", file=sys.stderr)
     tcpdump.require(plan.captures)
@@ -86,8 +87,8 @@ def run(
     raise typer.Exit(max(exit_codes))
 
 
-def _real_kernels_need_real_time(loaded: Loaded, plan: Plan, clock: Clock) -> None:
-    """In virtual time work costs none, so a prefill by real kernels would be over at once."""
+def _check_real_kernels(loaded: Loaded, plan: Plan, clock: Clock) -> None:
+    """In virtual time work costs none, so a prefill by real kernels would be over at once; torch does it."""
     if plan.compute == "real" and clock == "virtual":
         raise ScenarioError(
             Problem(
@@ -97,6 +98,8 @@ def _real_kernels_need_real_time(loaded: Loaded, plan: Plan, clock: Clock) -> No
                 f"to replay what real kernels take: python -m testbed.record --model {plan.model}",
             )
         )
+    if plan.compute == "real" and find_spec("torch") is None:
+        raise MachineError(Problem("real kernels", "torch is not installed", next_step="make setup"))
 
 
 def _compare(first: RunDir, second: RunDir, console: Console) -> int:

@@ -98,6 +98,15 @@ def read(path: Path, *, quotes: bool = True) -> ComputeProfile:
     return profile
 
 
+def _source(about: About | None) -> str:
+    """Where the times come from, in a line; empty when nothing says so."""
+    if about is None:
+        return ""
+    part = f"{about.layers} of {about.of_layers} layers measured" if about.layers < about.of_layers else ""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
+    return ", ".join(filter(None, (about.device_name, about.source, part, versions, about.date)))
+
+
 def _profile(points: list[_Point], about: About | None, problems: _Problems) -> ComputeProfile:
     """What the points come to, if that is enough; else there are problems."""
     path = str(problems.path)
@@ -106,10 +115,9 @@ def _profile(points: list[_Point], about: About | None, problems: _Problems) -> 
         problems.add(path, f"prefill rows of {len(knots)} lengths", "two or more")
     decode = _decode(points, problems)
     layers = _layers(points, about, problems)
-    known = [about.device_name, about.source, about.date] if about else []
     return ComputeProfile(
         name=path,
-        source=", ".join(filter(None, known)) or problems.path.name,
+        source=_source(about) or problems.path.name,
         knots=knots,
         bs_max=max((batch for one in decode for batch, _ in one.steps), default=0),
         model=about.model if about else "",

@@ -14,7 +14,18 @@ from testbed import tables as record
 from testbed.audit import Finding
 from testbed.plan import Expectation, Plan
 from testbed.readable import number, quantity
-from testbed.report import captures, charts, failures, proof, provenance, signals, svg, tables
+from testbed.report import (
+    answers,
+    captures,
+    charts,
+    computing,
+    failures,
+    proof,
+    provenance,
+    signals,
+    svg,
+    tables,
+)
 from testbed.report.markup import Markup, element, joined
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
@@ -59,6 +70,7 @@ def _page(
     findings: Sequence[Finding],
 ) -> str:
     drawn, cursor_series = _figures(charts.figures(plan, record_tables, axis), axis)
+    real = computing.in_real_time(plan, manifest)
     data = {"span": [axis.from_s, axis.to_s], "plot": {"left": svg.LEFT, "width": svg.PLOT_WIDTH}}
     body = element(
         "main",
@@ -67,15 +79,17 @@ def _page(
         _distrust(verdict),
         _numbers(plan, record_tables, manifest, digest),
         _section("What was expected", _expectations(plan, verdict)),
+        answers.section(plan, record_tables),
         _section("At a glance", tables.phases(record_tables, axis)),
         element("h2", "What happened"),
         _tools(axis),
         drawn,
         _details(plan, record_tables),
         captures.section(run),
-        _section("How to reproduce", provenance.reproduce(plan, manifest, digest)),
-        _section("What is not modelled", provenance.not_modelled()),
-        element("footer", "All times are virtual seconds since the workload began."),
+        computing.section(plan, manifest),
+        _section("How to reproduce", provenance.reproduce(plan, manifest, digest, real_time=real)),
+        _section("What is not modelled", provenance.not_modelled(plan, real_time=real)),
+        element("footer", _footer(real_time=real)),
     )  # fmt: skip
     head = element(
         "head",
@@ -137,7 +151,7 @@ def _numbers(plan: Plan, record_tables: Tables, manifest: Mapping[str, object], 
         "requests completed": joined(str(completed), element("small", f" of {requests.height}")),
         "offloaded": joined(str((requests["route"] == "prfaas").sum()), element("small", " requests")),
         "KV over the WAN": joined(quantity(float(over_wan["size_bytes"].sum()), "bytes")),
-        **_clock(record_tables, manifest),
+        **_clock(record_tables, manifest, real_time=computing.in_real_time(plan, manifest)),
         "scale": joined(
             number(plan.scale), element("small", " full rate" if plan.scale == 1 else " of full rate")
         ),
@@ -151,19 +165,25 @@ def _numbers(plan: Plan, record_tables: Tables, manifest: Mapping[str, object], 
     )  # fmt: skip
 
 
-def _clock(record_tables: Tables, manifest: Mapping[str, object]) -> dict[str, Markup]:
+def _clock(record_tables: Tables, manifest: Mapping[str, object], *, real_time: bool) -> dict[str, Markup]:
     last_s = max(
         (table["t_s"].max() or 0.0 for table in record_tables.values() if "t_s" in table.columns), default=0.0
     )
     virtual_s, wall_s = manifest.get("virtual_s", last_s), manifest.get("wall_s")
     shown = {}
     if isinstance(virtual_s, int | float):
-        shown["virtual time"] = joined(f"{virtual_s:,.1f} s")
+        shown["real time" if real_time else "virtual time"] = joined(f"{virtual_s:,.1f} s")
     if isinstance(wall_s, int | float):
         shown["wall time"] = joined(f"{wall_s:,.1f} s")
-        if isinstance(virtual_s, int | float) and wall_s > 0:
+        if isinstance(virtual_s, int | float) and wall_s > 0 and not real_time:
             shown["faster than real time"] = joined(f"{number(virtual_s / wall_s)} times")
     return shown
+
+
+def _footer(*, real_time: bool) -> str:
+    if real_time:
+        return f"All times are seconds of real time since the workload began. {computing.REAL_FIGURES}"
+    return "All times are virtual seconds since the workload began."
 
 
 def _section(heading: str, *children: Markup | None) -> Markup:

@@ -17,9 +17,14 @@ from testbed.units import NS_PER_S
 
 MOST_STEPS = 12
 COMPARED = ("rate_bps", "buffer_bytes", "delay_ns", "jitter_ns", "partitioned")
+REPLAYED = "GPU computation: prefill and decode take the time that a profile gives; no kernel runs."
+COMPUTED = (
+    "A serving engine: kernels run with random weights, each row of a batch by itself; how long they take "
+    "says nothing about an engine on a GPU."
+)
+VIRTUAL = "Cost of CPU work: in virtual time the clock stands still while a program computes."
+REAL = "A machine with nothing else to do: in real time the bench and all agents share its processors."
 NOT_MODELLED = (
-    "GPU computation: prefill and decode take the time that a profile from the paper gives; no kernel runs.",
-    "Cost of CPU work: in virtual time the clock stands still while a program computes.",
     "NIC and PCIe: no DMA, no interrupt moderation, no RDMA; a datacenter's own network is plain Ethernet.",
     "The WAN's inside: one path per direction with one queue; no ECMP, no routing convergence, no middlebox.",
     "Other tenants: real TCP and UDP, but only what the scenario asks for.",
@@ -45,8 +50,13 @@ def link(plan: Plan, tables: Tables) -> Markup:
     return joined(grid(heads, rows, left=4), note)
 
 
-def reproduce(plan: Plan, manifest: Mapping[str, object], digest: str) -> Markup:
+def reproduce(plan: Plan, manifest: Mapping[str, object], digest: str, *, real_time: bool) -> Markup:
     """The command, and all that the result depends on."""
+    same = (
+        "In real time the same seed gives the same workload, but not the same times and not the same record:"
+        if real_time
+        else "The same seed on the same kernel gives the same record, digest for digest:"
+    )
     asked = manifest.get("command")
     parts = [str(part) for part in asked] if isinstance(asked, list | tuple) else None
     command = shlex.join(parts) if parts else str(asked or _default_command(plan))
@@ -55,16 +65,18 @@ def reproduce(plan: Plan, manifest: Mapping[str, object], digest: str) -> Markup
     ]
     facts += [["record digest, from this record", element("code", digest)]]
     return joined(
-        element("p", "The same seed on the same kernel gives the same record, digest for digest:"),
+        element("p", same),
         element("pre", command),
         grid(["what", "value"], facts, left=2),
     )
 
 
-def not_modelled() -> Markup:
+def not_modelled(plan: Plan, *, real_time: bool) -> Markup:
     """What a reader must not conclude from the page."""
+    computing = COMPUTED if plan.compute == "real" else REPLAYED
+    texts = (computing, REAL if real_time else VIRTUAL, *NOT_MODELLED)
     more = element("p", "More, with numbers: ", element("code", "docs/limitations.md"), ".")
-    return joined(element("ul", [element("li", text) for text in NOT_MODELLED]), more)
+    return joined(element("ul", [element("li", text) for text in texts]), more)
 
 
 def _asked(plan: Plan, direction: Direction) -> list[tuple[float, LinkState]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from agents.config import Payload
+from agents.profiles import MODELS
 from agents.shapes import SHAPES
 from testbed.resolve.findings import Findings
 from testbed.scenario.model import Scenario
+from testbed.scenario.workload import BulkWorkload
 
 LIBRARY_BYTES: Final = 1 << 30
 """What torch takes by itself (measured: 0.4 GB), and room for the activations and KV of a few prompts."""
@@ -19,8 +21,12 @@ def check_compute(scenario: Scenario, scale: float, findings: Findings) -> None:
     """Real kernels make real bytes: they cannot be scaled, compressed, or taken from books about a cache."""
     if scenario.compute != "real":
         return
-    if scenario.model is not None:
-        findings.name_unknown(("model",), "model with real kernels", scenario.model, SHAPES)
+    if isinstance(scenario.workload, BulkWorkload):
+        findings.add(("compute",), "has no effect on a bulk workload", next_step="remove it")
+        return
+    if scenario.model in MODELS and scenario.model not in SHAPES:
+        found = f"{scenario.model} has no real kernels: the sizes of its layers are not known"
+        findings.add(("model",), found, ", ".join(SHAPES), "another model, or compute: replay")
     if scale != 1:
         findings.add(
             ("scale",), f"{scale:g} of KV that real kernels compute", "1", "a slower link, a smaller model"

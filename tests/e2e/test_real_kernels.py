@@ -1,0 +1,55 @@
+"""Real kernels, in real time: KV that crosses a bad link, and answers that have to be right bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from testbed.kernel.uml import Uml
+from tests.e2e.commands import PROJECT, Ended, run
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(Uml().probe("real")), reason="no UML kernel: make setup"),
+]
+
+SCENARIO = PROJECT / "scenarios/real_kernels.yaml"
+UNKNOWN, TRIES = 2, 3
+
+
+def trusted(directory: Path, *options: str) -> Ended:
+    """A run that can be trusted: on a busy machine one in real time need not be."""
+    for number in range(TRIES):
+        ended = run(directory / str(number), SCENARIO, "--no-report", *options)
+        if ended.code != UNKNOWN:
+            break
+    return ended
+
+
+def results(ended: Ended) -> dict[str, str]:
+    found = json.loads((ended.run / "verdict.json").read_text())
+    return {result["name"]: result["status"] for result in found["results"]}
+
+
+def test_answers_survive_a_bad_link(tmp_path: Path) -> None:
+    """Loss, jitter, damage, an outage and connections opened anew change not a bit of any answer."""
+    ended = trusted(tmp_path)
+    assert ended.code == 0, ended.output
+    assert set(results(ended).values()) == {"PASS"}
+    answers = ended.table("answers")
+    assert answers["same"].all()
+    assert answers["received"].list.len().min() == 16
+    transfers = ended.table("transfers").filter(pl.col("use") == "kv")
+    assert transfers["resumed"].any()
+    assert transfers["checksum_errors"].sum() >= 2
+
+
+def test_damaged_kv_gives_wrong_answers(tmp_path: Path) -> None:
+    """Where damaged chunks are decoded, the answers say so: the check can fail."""
+    ended = trusted(tmp_path, "--set", "flaws=[fail_open]")
+    assert ended.code == 1, ended.output
+    assert results(ended)["answers"] == "FAIL"
