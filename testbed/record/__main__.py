@@ -51,7 +51,9 @@ def record(
     contexts: Annotated[str, typer.Option(help="Tokens that each holds before the step.")] = "512,2048,4096",
     warmup: Annotated[int, typer.Option(min=0, help="Rounds that do not count.")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 5,
-    threads: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help="0: as many as torch takes.")] = 0,
+    threads: Annotated[
+        int, typer.Option(min=0, max=MAX_THREADS, help="Of torch; 0: as many as it takes. Agents have 1.")
+    ] = 1,
     batched: Annotated[
         bool, typer.Option("--batched", help="One matrix product for a batch, as an engine does.")
     ] = False,
