@@ -15,6 +15,10 @@ from torch import Tensor
 from agents.shapes import CONVOLUTION_WIDTH, Attention, Shape
 
 
+ROOM_TOKENS = 512
+"""Beyond what is there, so that the first steps of an answer do not copy its prompt."""
+
+
 class LayerCache(Protocol):
     """What one layer keeps of the tokens that it has seen."""
 
@@ -62,7 +66,8 @@ class FullCache:
 
     def _make_room(self, tokens: int) -> None:
         if tokens > self._rows.shape[0]:
-            grown = self._rows.new_empty((max(tokens, 2 * self._rows.shape[0]), self._rows.shape[1]))
+            room = max(tokens + ROOM_TOKENS, 2 * self._rows.shape[0])
+            grown = self._rows.new_empty((room, self._rows.shape[1]))
             grown[: self.tokens] = self._rows[: self.tokens]
             self._rows = grown
 
