@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from agents import config, wire
+from agents.cache.pool import BLOCK_TOKENS
 from agents.fleet import Fleet, Flight, Instance
 from agents.journal import Journal
 from agents.metrics import Metrics
@@ -40,6 +41,7 @@ class Attempts:
     ) -> None:
         self._settings, self._fleet, self._journal, self._metrics = settings, fleet, journal, metrics
         self._model, self._later = MODELS[settings.model], later
+        self._real = settings.compute is not None
         self._longest_tokens = min(
             find(peer.profile, settings.profiles).max_tokens for peer in settings.having("prefill")
         )
@@ -113,6 +115,7 @@ class Attempts:
             context_tokens=flight.input_tokens,
             kv_bytes=size_bytes,
             unpack_bytes=size_bytes if flight.compress else 0,
+            **self._what_joins(flight),
         )
         if self._settings.transport.handover == "destination_first":
             flight.waits = True
@@ -130,8 +133,29 @@ class Attempts:
             compress=flight.compress,
             order_s=flight.order_s,
             since_ns=flight.sent_ns,
-            **({"prompt": flight.prompt} if self._settings.compute is not None else {}),
+            **self._what_kernels_need(flight),
         )
+
+    def _what_kernels_need(self, flight: Flight) -> dict[str, object]:
+        """Token ids, and what of them is, or becomes, a cached prefix."""
+        if not self._real:
+            return {}
+        return {"prompt": flight.prompt, "chain": self._full(flight), "state_tokens": flight.state_tokens}
+
+    def _what_joins(self, flight: Flight) -> dict[str, object]:
+        """Where decode has the KV before the last `kv_tokens`; and what came becomes prefix cache there.
+
+        Within the PD cluster all comes, and prefill has kept the blocks.
+        """
+        if not self._real:
+            return {}
+        chain = self._full(flight) if flight.route == "prfaas" else ()
+        return {"kv_tokens": flight.kv_tokens, "chain": chain}
+
+    def _full(self, flight: Flight) -> tuple[int, ...]:
+        """Ids of the full blocks of a prompt, where prefixes are cached."""
+        blocks = flight.input_tokens // BLOCK_TOKENS
+        return flight.chain[:blocks] if self.prefixes.manager is not None else ()
 
     def kv_bytes(self, tokens: int) -> int:
         """KV of a whole prompt."""
@@ -275,7 +299,7 @@ class Attempts:
         if failures.policy == "fail" or flight.spent >= failures.attempts:
             self._failed(flight, cause)
             return
-        if self._settings.compute is None:  # real kernels generate them once more, and the same ones
+        if not self._real:  # real kernels generate them once more, and the same ones
             flight.done = flight.told
         flight.avoid |= set(blamed)
         flight.prefilled = flight.arrived = flight.waits = False

@@ -41,7 +41,10 @@ class Sequence(msgspec.Struct):
     told: int = 0
     cancelled: bool = False
     kv: memoryview | None = None
-    """Of its prompt, where real kernels go on from it, until they have read it."""
+    """Of its prompt's last `kv_tokens`, where real kernels go on from it, until they have read it."""
+    kv_tokens: int = 0
+    chain: tuple[int, ...] = ()
+    """Ids of the prompt's full blocks, where what is before them comes from a cache."""
     token_ids: list[int] | None = None
     """What they generated, at the end, with a digest of the logits of all steps."""
     logits_digest: str | None = None

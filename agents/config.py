@@ -137,6 +137,8 @@ class Compute(Frozen, frozen=True):
     """Real kernels: a model with random weights from `seed`, and prompts from the same."""
 
     seed: int
+    prefixes: str = ""
+    """Directory of the cached prefixes that all instances of a cluster share; empty: none are kept."""
 
 
 class Cache(Frozen, frozen=True):

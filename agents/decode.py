@@ -16,7 +16,8 @@ from agents import config, wire
 from agents.batch import Batch, Sequence
 from agents.journal import Journal
 from agents.kernel_batch import KernelBatch
-from agents.profiles import COMPRESSIONS
+from agents.prefix_files import LostError, ends
+from agents.profiles import COMPRESSIONS, MODELS
 from agents.transport.pool import TooLargeError
 from agents.transport.receiver import Arrival, Receiver
 
@@ -43,8 +44,9 @@ class Decode:
         self._batch = (
             Batch(settings, tell, self._finished, self._admit)
             if kernels is None
-            else KernelBatch(settings, kernels, tell, self._finished, self._admit)
+            else KernelBatch(settings, kernels, tell, self._finished, self._admit, lost=self._lost)
         )
+        self._files = kernels.files if kernels is not None else None
         compression = settings.transport.compression
         self._compression = COMPRESSIONS[compression] if compression else None
         self._expected: dict[int, Sequence] = {}
@@ -72,7 +74,12 @@ class Decode:
         """The KV of a request will come; with `destination_first` the router hears when there is room."""
         number = message["id"]
         self._expected[number] = Sequence(
-            number, message["output_tokens"], message["context_tokens"], message["unpack_bytes"]
+            number,
+            message["output_tokens"],
+            message["context_tokens"],
+            message["unpack_bytes"],
+            kv_tokens=message.get("kv_tokens", 0),
+            chain=tuple(message.get("chain", ())),
         )
         if self._settings.transport.handover == "destination_first":
             task = asyncio.create_task(self._reserve(number, message["kv_bytes"]))
@@ -123,10 +130,34 @@ class Decode:
             self._receiver.release(arrival.number)
             return
         sequence.kv = arrival.data
+        if sequence.chain and not self._kept(sequence):
+            return
         if sequence.unpack_bytes:
             asyncio.get_running_loop().call_later(self._unpack_s(sequence), self._ready, arrival.number)
         else:
             self._ready(arrival.number)
+
+    def _kept(self, sequence: Sequence) -> bool:
+        """Keep the full blocks of what came, before its sender, and so the router, hears that it is here."""
+        assert self._files is not None
+        assert sequence.kv is not None
+        tokens, came = sequence.context_tokens, sequence.kv_tokens
+        parts = ends(MODELS[self._settings.model], sequence.kv, tokens, came)
+        try:
+            self._files.write_rows(sequence.chain, tokens, parts, came)
+        except LostError as error:
+            del self._expected[sequence.id]
+            self._lost(sequence, str(error))
+            return False
+        return True
+
+    def _lost(self, sequence: Sequence, cause: str) -> None:
+        """A request whose KV is here cannot be decoded all the same."""
+        sequence.kv = None
+        self._receiver.release(sequence.id)
+        if not sequence.cancelled:
+            self._tell("failed", id=sequence.id, cause=cause)
+        self._look_if_idle()
 
     def _unpack_s(self, sequence: Sequence) -> float:
         assert self._compression is not None

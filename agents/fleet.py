@@ -43,6 +43,8 @@ class Flight(msgspec.Struct):
     told: int = 0
     computed_tokens: int = 0
     kv_tokens: int = 0
+    state_tokens: tuple[int, ...] = ()
+    """Behind so many tokens the present attempt leaves a state in the prefix cache."""
     order_s: float = 0.0
     """Its place in the queue of prefill."""
     work_s: float = 0.0

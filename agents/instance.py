@@ -20,6 +20,7 @@ import msgspec
 from agents import config, session, timeouts, wire
 from agents.decode import Decode
 from agents.journal import Journal
+from agents.landing import Landing
 from agents.prefill import Prefill
 from agents.ticks import Ticks, end_at_errors
 from agents.transport.receiver import Arrival, Receiver, ReceiverSettings
@@ -74,6 +75,8 @@ class Instance:
         send, wake = self._server.send, self._ticks.wake
         self.prefill = Prefill(settings, self._journal, self._sender, send, wake, kernels=kernels)
         self.decode = Decode(settings, self._journal, self._receiver, send, kernels)
+        files = kernels.files if kernels is not None else None
+        self._landing = Landing(settings, self._receiver, send, files)
 
     async def run(self) -> None:
         """Serve until killed."""
@@ -110,6 +113,7 @@ class Instance:
         if new:
             self.prefill.forget()
             self.decode.forget()
+            self._landing.forget()
             self._receiver.forget()
             if self._converting is not None:
                 self._converting.cancel()
@@ -128,6 +132,8 @@ class Instance:
                 self.prefill.take(message)
             case "ship":
                 self.prefill.ship(message)
+            case "land":
+                self._landing.expect(message)
             case "become":
                 self._converting = asyncio.create_task(self._become(message["role"], message["conversion_s"]))
             case "expect":
@@ -135,13 +141,13 @@ class Instance:
             case "cancel":
                 self.prefill.cancel(message["id"])
                 self.decode.cancel(message["id"])
+                self._landing.cancel(message["id"])
             case op:
                 raise AssertionError(op)
 
     def _arrived(self, arrival: Arrival) -> None:
         if arrival.number >= config.FIRST_CACHE_TRANSFER:
-            self._receiver.release(arrival.number)
-            self._server.send("fetched", id=arrival.number)
+            self._landing.arrived(arrival)
         else:
             self.decode.arrived(arrival)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from agents import config
 from agents.batch import Sequence, next_told
+from agents.prefix_files import LostError
 from agents.profiles import find
 
 if TYPE_CHECKING:  # torch is loaded where something is computed, and nowhere else
@@ -27,7 +28,8 @@ class _Running(msgspec.Struct):
 class KernelBatch:
     """As `agents.batch.Batch`: the same calls, and the same that `tell`, `finished` and `woke` hear.
 
-    What joins does so before the next step. A request's KV is read into tensors when it joins.
+    What joins does so before the next step. A request's KV is read into tensors when it joins; `lost` hears
+    of one whose cached prefix cannot be read, and why.
     """
 
     def __init__(
@@ -37,8 +39,11 @@ class KernelBatch:
         tell: Callable[..., None],
         finished: Callable[[Sequence], None],
         woke: Callable[[], None],
+        *,
+        lost: Callable[[Sequence, str], None],
     ) -> None:
         self._kernels, self._tell, self._finished, self._woke = kernels, tell, finished, woke
+        self._lost = lost
         self._bs_max = find(settings.me.profile, settings.profiles).bs_max
         self._interval = settings.stream_interval_tokens
         self._running: dict[int, _Running] = {}
@@ -78,8 +83,12 @@ class KernelBatch:
         """Step after step, as long as there is somebody in the batch."""
         while self._running:
             start_ns = time.monotonic_ns()
-            batch = [one for one in self._running.values() if not one.sequence.cancelled]
-            answers = [await self._answer(one, start_ns) for one in batch]
+            batch = [
+                one
+                for one in list(self._running.values())
+                if not one.sequence.cancelled and await self._ready(one, start_ns)
+            ]
+            answers = [one.answer for one in batch if one.answer is not None]
             if answers:
                 await self._kernels.run(partial(self._kernels.step, answers))
             took_s = (time.monotonic_ns() - start_ns) / 1e9
@@ -87,14 +96,27 @@ class KernelBatch:
             self._stepped(batch, time.monotonic_ns())
         self._task = None
 
-    async def _answer(self, running: _Running, now_ns: int) -> Answer:
+    async def _ready(self, running: _Running, now_ns: int) -> bool:
+        """Whether a request can go on; its KV is read before its first step."""
         sequence = running.sequence
-        if running.answer is None:
-            sequence.joined_ns = now_ns
-            assert sequence.kv is not None
-            read = partial(self._kernels.answer, sequence.kv, sequence.context_tokens)
+        if running.answer is not None:
+            return True
+        sequence.joined_ns = now_ns
+        assert sequence.kv is not None
+        read = partial(
+            self._kernels.answer,
+            sequence.kv,
+            sequence.context_tokens,
+            sequence.kv_tokens,
+            sequence.chain,
+        )
+        try:
             running.answer, sequence.kv = await self._kernels.run(read), None
-        return running.answer
+        except LostError as error:
+            del self._running[sequence.id]
+            self._lost(sequence, str(error))
+            return False
+        return True
 
     def _stepped(self, batch: list[_Running], now_ns: int) -> None:
         """Tell of tokens that are due; let go of who has all of them, or was cancelled."""

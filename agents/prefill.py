@@ -22,12 +22,13 @@ import msgspec
 
 from agents import config, wire
 from agents.journal import Journal
+from agents.prefix_files import LostError, Reuse
 from agents.profiles import COMPRESSIONS, MODELS, find
 from agents.transport.pool import Pool, TooLargeError
 from agents.transport.sender import Sender, Transfer, TransferError
 
 if TYPE_CHECKING:  # torch is loaded where something is computed, and nowhere else
-    from agents.compute.engine import Kernels
+    from agents.compute.engine import Kernels, Prompt
 
 Use = Literal["kv", "cache"]
 
@@ -94,10 +95,16 @@ class Prefill:
     def ship(self, message: wire.Message) -> None:
         """Send cached KV to another instance, at once and beside the computing."""
         job = self._begin_work(message)
+        try:
+            parts = self._cached(message)
+        except LostError as error:
+            self._tell("failed", id=message["id"], cause=str(error))
+            self._end_work(message["id"])
+            return
         sizes = self._sizes(message)
         transfer = self._announce(job, message["to"], "cache", sizes, time.monotonic_ns())
-        for one, size in zip(self._groups, sizes, strict=True):
-            self._push(transfer, "cache", one.stop - 1, size)
+        for one, size, part in zip(self._groups, sizes, parts, strict=True):
+            self._push(transfer, "cache", one.stop - 1, size, part)
 
     def cancel(self, number: int) -> None:
         """Forget a job, wherever it is: nothing of it is computed or sent any more."""
@@ -180,15 +187,18 @@ class Prefill:
             self._tell("failed", id=number, cause=f"its KV can never be held: {error}")
             return
         start_ns = time.monotonic_ns()
-        transfer = self._announce(job, message["decode"], "kv", sizes, start_ns)
-        parts: AsyncIterator[bytes | None] = (
-            self._replayed(message["tokens"], start_ns, more_ns)
-            if self._kernels is None
-            else self._computed(self._kernels, message["prompt"])
-        )
         self._computing = True
         try:
+            parts: AsyncIterator[bytes | None] = (
+                self._replayed(message["tokens"], start_ns, more_ns)
+                if self._kernels is None
+                else self._computed(self._kernels, await self._prompt(self._kernels, message))
+            )
+            transfer = self._announce(job, message["decode"], "kv", sizes, start_ns)
             await self._layers(transfer, sizes, parts)
+        except LostError as error:
+            self._lost(job, str(error))
+            return
         finally:
             self._computing = False
         self._journal.note(
@@ -228,14 +238,36 @@ class Prefill:
             await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
             yield
 
-    async def _computed(self, kernels: Kernels, tokens: list[int]) -> AsyncIterator[bytes]:
+    async def _prompt(self, kernels: Kernels, message: wire.Message) -> Prompt:
+        """What is to be computed, with what it starts from; LostError when that is not there."""
+        tokens = message["prompt"]
+        cached_tokens = len(tokens) - message["tokens"]
+        reuse = Reuse(tuple(message["chain"]), cached_tokens, tuple(message["state_tokens"]))
+        return await kernels.run(partial(kernels.prompt, tokens, message["kv_tokens"], reuse))
+
+    async def _computed(self, kernels: Kernels, prompt: Prompt) -> AsyncIterator[bytes]:
         """The KV of each group of layers, when it is computed."""
-        prompt = await kernels.run(partial(kernels.prompt, tokens))
         for one in self._groups:
             start_ns = time.monotonic_ns()
             data = await kernels.run(partial(prompt.compute, one))
             await asyncio.sleep((self.slowness - 1) * (time.monotonic_ns() - start_ns) / 1e9)
             yield data
+
+    def _lost(self, job: Job, cause: str) -> None:
+        """A request cannot be computed from what is cached, or what was computed cannot be kept."""
+        number = job.message["id"]
+        if job.transfer is None:
+            self._tell("failed", id=number, cause=cause)
+        else:
+            self._sender.drop(number, cause)
+
+    def _cached(self, message: wire.Message) -> list[bytes | None]:
+        """Of each group the bytes of the end of a cached prefix; nothing where books are all there is."""
+        if self._kernels is None or self._kernels.files is None:
+            return [None] * len(self._groups)
+        chain, tokens = message["chain"], message["prompt_tokens"]
+        layers = self._kernels.files.read(chain, tokens, message["kv_tokens"])
+        return [b"".join(layers[one.start : one.stop]) for one in self._groups]
 
     def _sizes(self, message: wire.Message) -> list[int]:
         """Bytes of each group: the end of a prompt's KV, with the linear states and windows behind it."""

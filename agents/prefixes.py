@@ -10,6 +10,7 @@ import msgspec
 
 from agents import config
 from agents.cache.kv_manager import OTHER, CacheStats, Cluster, KvManager
+from agents.cache.pool import BLOCK_TOKENS
 from agents.fleet import Fleet, Flight, Instance
 from agents.profiles import MODELS, find
 
@@ -69,8 +70,13 @@ class Prefixes:
     def place(self, flight: Flight) -> None:
         """Take what the cache has for a request whose instances are chosen.
 
-        If it waits then, a longer prefix is on its way from the other cluster, and `compute` follows.
+        If it waits then, a longer prefix is on its way from the other cluster, and `compute` follows. Real
+        kernels use no cache once an attempt was lost: what could not be read is not tried again.
         """
+        if flight.attempt and self._settings.compute is not None:
+            flight.state_tokens = ()
+            self._expect(flight, 0, 0)
+            return
         cluster: Cluster = flight.route
         cached = {
             "prfaas": flight.request.cached_prfaas_tokens,
@@ -95,6 +101,7 @@ class Prefixes:
             self._expect(flight, 0, 0)
             return
         lease = self.manager.begin(flight.id, flight.route, flight.chain, flight.input_tokens)
+        flight.state_tokens = self.manager.states_to_come(flight.id, flight.route)
         self._expect(flight, lease.cached_tokens, lease.resident_tokens)
 
     def _expect(self, flight: Flight, cached_tokens: int, resident_tokens: int) -> None:
@@ -126,14 +133,11 @@ class Prefixes:
         self._next += 1
         crossing = fetch.tokens - fetch.held_tokens
         self._fetches[number] = _Fetch(source.peer.name, target, crossing, flight, cluster)
-        source.send(
-            "ship",
-            id=number,
-            kv_tokens=crossing,
-            prompt_tokens=fetch.tokens,
-            to=target,
-            since_ns=None if flight is None else flight.sent_ns,
-        )
+        what: dict[str, object] = {"id": number, "kv_tokens": crossing, "prompt_tokens": fetch.tokens}
+        if self._settings.compute is not None:
+            what["chain"] = chain[: fetch.tokens // BLOCK_TOKENS]
+            self._fleet.instances[target].send("land", **what)
+        source.send("ship", **what, to=target, since_ns=None if flight is None else flight.sent_ns)
         return number
 
     def copy_hot(self) -> None:

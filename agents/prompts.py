@@ -1,10 +1,11 @@
-"""Prompts for real kernels: token ids that follow from a seed and the request."""
+"""Prompts for real kernels: token ids that follow from a seed, the ids of blocks and the request."""
 
 from __future__ import annotations
 
 import random
 
 from agents import config
+from agents.cache.pool import BLOCK_TOKENS
 from agents.shapes import SHAPES
 
 FIRST_TOKEN = 2
@@ -12,7 +13,15 @@ FIRST_TOKEN = 2
 
 
 def prompt(settings: config.Config, request: config.Request) -> list[int]:
-    """The request's token ids, `input_tokens` of them; the same in every process."""
+    """The request's token ids, `input_tokens` of them; the same in every process.
+
+    Full blocks follow from their ids, as far as it has any, so that what is said to be the same prefix is
+    one; the rest from the request itself.
+    """
     assert settings.compute is not None
-    dice = random.Random(f"{settings.compute.seed}/{request.id}")
-    return dice.choices(range(FIRST_TOKEN, SHAPES[settings.model].vocab), k=request.input_tokens)
+    seed, known = settings.compute.seed, range(FIRST_TOKEN, SHAPES[settings.model].vocab)
+    tokens: list[int] = []
+    for block in request.hash_ids[: request.input_tokens // BLOCK_TOKENS]:
+        tokens += random.Random(f"{seed}/block/{block}").choices(known, k=BLOCK_TOKENS)
+    own = random.Random(f"{seed}/{request.id}")
+    return tokens + own.choices(known, k=request.input_tokens - len(tokens))

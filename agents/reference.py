@@ -18,7 +18,7 @@ def main() -> None:
     settings = config.from_arguments()
     kernels, journal = Kernels(settings), Journal(settings.journal)
     for request in settings.requests:
-        computed = kernels.prompt(prompt(settings, request))
+        computed = kernels.prompt(prompt(settings, request), request.input_tokens)
         computed.compute(range(len(kernels.model.shape.layers)))
         answer = Answer(computed.cache)
         for _ in range(request.output_tokens):

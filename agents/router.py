@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictInt
 
 from agents import config, timeouts
 from agents.dispatch import Dispatcher
@@ -35,7 +35,7 @@ class Completion(BaseModel):
     """The part of OpenAI's completion request that this router reads."""
 
     model: str = ""
-    prompt: str | list[int] = ""
+    prompt: str | list[StrictInt] = ""
     max_tokens: int = Field(default=16, ge=1, le=131_072)
     stream: bool = False
     prompt_tokens: int | None = Field(default=None, ge=1)

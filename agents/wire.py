@@ -4,12 +4,17 @@ router -> instance (`id`: the job, see `agents.config.job`)
     prefill(id, tokens, kv_tokens, prompt_tokens, decode, compress, order_s, since_ns)
                                                       compute `tokens`; send `decode` the KV of the last
                                                       `kv_tokens` of the prompt; asked for at `since_ns`.
-                                                      For real kernels also `prompt`, the token ids
+                                                      For real kernels also `prompt`, the token ids, `chain`,
+                                                      the ids of its full blocks where prefixes are cached,
+                                                      and behind which `state_tokens` to keep states
     expect(id, output_tokens, context_tokens, kv_bytes, unpack_bytes)
-                                                      KV of so many tokens will come; then generate
+                                                      KV of so many tokens will come; then generate. For real
+                                                      kernels also that it is that of the last `kv_tokens`,
+                                                      and `chain` where the cluster has, or keeps, the blocks
     cancel(id)                                        forget the job and its KV
     ship(id, kv_tokens, prompt_tokens, to, since_ns)  send an instance the end of a cached prefix; since null:
-                                                      nobody waits for it
+                                                      nobody waits for it. For real kernels also its `chain`
+    land(id, kv_tokens, prompt_tokens, chain)         real kernels: keep the prefix that comes by this number
     become(role, conversion_s)                        finish the work of one role, take the other
 instance -> router
     reserved(id)                                      there is room for its KV (`destination_first`)
@@ -18,7 +23,7 @@ instance -> router
     failed(id, cause)                                 it will not, or what came was damaged
     tokens(items=[[id, tokens so far, last?], ...])   one message for the whole batch; of real kernels each
                                                       with a list of the token ids since the last message
-    fetched(id)                                       cached KV has arrived here
+    fetched(id)                                       cached KV has arrived here, and is kept
     became(role)
     signals(acked_bytes, retrans_bytes, backlog_bytes, rtt_s, min_rtt_s, active)
     beat(computing, moved, decoding)                  whether it does either; transfers that have moved

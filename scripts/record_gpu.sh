@@ -1,6 +1,6 @@
 #!/bin/bash
 # Record profiles of two public models on a GPU into ./profiles: one period of layers each, prompts up to 32K, batched
-# as an engine does. Under five minutes on an H200. DEVICE=cpu tries it out with small numbers.
+# as an engine does. Meant for less than five minutes. DEVICE=cpu tries it out with small numbers, and takes 12 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

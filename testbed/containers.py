@@ -40,6 +40,8 @@ class Recipe:
     host: str
     memory_bytes: int
     config: bytes
+    shares: str = ""
+    """The directory in memory that it shares with all agents that say the same; empty: none."""
 
 
 @dataclass
@@ -71,9 +73,12 @@ class Container:
 
 
 class Containers:
-    """All agents of a run; `directory` holds bundles and configurations, `journal` is theirs to write."""
+    """All agents of a run; `directory` holds bundles and configurations, `journal` is theirs to write.
 
-    def __init__(self, directory: Path, journal: Path) -> None:
+    What agents share has room for `shared_bytes`, and is gone with this process.
+    """
+
+    def __init__(self, directory: Path, journal: Path, shared_bytes: int = 0) -> None:
         self._directory, self._journal = directory, journal
         self._root = directory / "root"
         self._gpus = gpus()
@@ -85,6 +90,11 @@ class Containers:
         self._root.mkdir(parents=True)
         (directory / "agents").mkdir()
         subprocess.run(["mount", "--bind", "/", str(self._root)], check=True)
+        self._shared = directory / "shared"
+        if shared_bytes:
+            self._shared.mkdir()
+            how = f"size={shared_bytes},nodev,nosuid,noexec,mode=700"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", how, "tmpfs", str(self._shared)], check=True)
 
     def running(self, name: str) -> Container:
         """The agent of that name, as it was started last."""
@@ -96,6 +106,8 @@ class Containers:
         (self._directory / "agents" / f"{name}.json").write_bytes(recipe.config)
         bundle = self._directory / "bundles" / name
         bundle.mkdir(parents=True, exist_ok=True)
+        if recipe.shares:
+            (self._shared / recipe.shares).mkdir(exist_ok=True)
         (bundle / "config.json").write_bytes(msgspec.json.encode(self._specification(recipe)))
         pid_file = bundle / "pid"
         process = await asyncio.create_subprocess_exec(
@@ -212,7 +224,7 @@ class Containers:
                 "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
                 "rlimits": [{"type": "RLIMIT_NOFILE", "hard": _FILES_MAX, "soft": _FILES_MAX}],
             },
-            "mounts": self._mounts(),
+            "mounts": self._mounts(recipe.shares),
             "linux": {
                 "namespaces": [
                     *({"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
@@ -227,7 +239,7 @@ class Containers:
             },
         }
 
-    def _mounts(self) -> list[dict[str, Any]]:
+    def _mounts(self, shares: str) -> list[dict[str, Any]]:
         def bind(source: Path, target: str, *options: str) -> dict[str, Any]:
             return {
                 "destination": target,
@@ -258,12 +270,13 @@ class Containers:
             memory("/run", "755", "nodev"),
             bind(PROJECT, str(PROJECT), "ro"),
             bind(self._directory / "agents", "/run/agents", "ro"),
-            bind(self._journal, "/run/journal", "rw"),
+            bind(self._journal, CONTAINER_JOURNAL, "rw"),
+            *([bind(self._shared / shares, CONTAINER_SHARED, "rw", "nodev", "noexec")] if shares else []),
             *(bind(device, str(device), "rw") for device in self._gpus),
         ]
 
 
-CONTAINER_JOURNAL = "/run/journal"
+CONTAINER_JOURNAL, CONTAINER_SHARED = "/run/journal", "/run/kv"
 
 
 def gpus(dev: Path = Path("/dev")) -> list[Path]:

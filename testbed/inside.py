@@ -11,7 +11,7 @@ import atexit
 import gc
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from testbed import filling, namespaces, probes, sysctl
+from testbed import filling, namespaces, probes, reference, sysctl
 from testbed.capture.tcpdump import FLUSH_S, Captures
-from testbed.containers import READY_TIMEOUT_S, Container, Containers, Recipe
+from testbed.containers import Container, Containers, Recipe
 from testbed.errors import AgentError, TestbedError
 from testbed.faults import Faults
 from testbed.journal import Journal
@@ -30,7 +30,7 @@ from testbed.plan import DIRECTIONS, Agent, Direction, Plan
 from testbed.rundir import RunDir
 from testbed.shaping.link import WanDirection, loss_ratio, super_packet_bytes
 from testbed.shaping.segmentation import loses_super_packets_whole
-from testbed.system import agent_config
+from testbed.system import agent_config, prefixes_bytes, shares_prefixes
 from testbed.telemetry import path
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.samplers import TCP_INTERVAL_NS, SettingsReader, every, link_sampler, tcp_sampler
@@ -114,7 +114,7 @@ class Run:
             client = None
             if plan.agents:
                 stage("starting agents")
-                containers = Containers(WORK, self._run.journal)
+                containers = Containers(WORK, self._run.journal, prefixes_bytes(plan))
                 client = await self._start_agents(containers)
             self._others.prepare()
             self._captures.start()
@@ -139,7 +139,6 @@ class Run:
                 await asyncio.sleep(FLUSH_S)
                 self._captures.stop(self.distrust)
             if containers is not None and plan.compute == "real":
-                stage("computing in one process what the answers should be")
                 await self._reference(containers)
             self._bench.note("end", end_ns, reason="complete")
         finally:
@@ -220,20 +219,28 @@ class Run:
         await start("prefill", "decode")
         return (await start("router", "client"))[-1]
 
-    def _recipe(self, agent: Agent) -> Recipe:
+    def _recipe(self, agent: Agent, completed: Collection[int] | None = None) -> Recipe:
         return Recipe(
             name=agent.name,
             role=agent.role,
             host=agent.host,
             memory_bytes=agent.memory_bytes,
-            config=agent_config(self._plan, agent, self._at),
+            config=agent_config(self._plan, agent, self._at, completed),
+            shares=shares_prefixes(self._plan, agent),
         )
 
     async def _reference(self, containers: Containers) -> None:
-        """Compute every request once more, where nothing crosses any link."""
-        agent = next(one for one in self._plan.agents if one.role == "reference")
-        patience_s = 2 * (self._plan.duration_ns + self._plan.drain_ns) / 1e9 + READY_TIMEOUT_S
-        await containers.done(await containers.start(self._recipe(agent)), patience_s)
+        """Compute every answered request once more, alone; of those that it does not come to nobody knows."""
+        plan = self._plan
+        answered = reference.answered(self._run.journal)
+        if not answered:
+            return
+        stage("computing in one process what the answers should be")
+        recipe = self._recipe(reference.agent(plan), answered)
+        try:
+            await containers.done(await containers.start(recipe), reference.patience_s(plan))
+        except AgentError as error:
+            print(error, flush=True)
 
     def _background(self, t0_ns: int) -> list[asyncio.Task[None]]:
         """Everything that goes on beside the agents."""

@@ -29,7 +29,9 @@ def answers(journal: SortedJournal, plan: Plan) -> list[Row]:
             row |= {"reference": reference.token_ids, "reference_logits": reference.logits_digest}
         if client is not None and client.state == "completed" and reference is not None:
             row["parts_at"] = _parts_at(client.token_ids or [], reference.token_ids)
-            row["same"] = row["parts_at"] is None and row.get("logits") == reference.logits_digest
+            logits = row.get("logits")
+            if row["parts_at"] is not None or logits is not None:
+                row["same"] = row["parts_at"] is None and logits == reference.logits_digest
         rows.append(row)
     return rows
 

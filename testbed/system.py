@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from statistics import fmean
 
 import msgspec
 
 from agents import config
-from testbed.containers import CONTAINER_JOURNAL
+from agents.prefix_files import room_bytes
+from agents.profiles import MODELS
+from testbed.containers import CONTAINER_JOURNAL, CONTAINER_SHARED
 from testbed.plan import Agent, Plan
 
 
-def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> bytes:
-    """The JSON file of one agent; `address_of` gives a topology host's IPv4 address."""
+def prefixes_bytes(plan: Plan) -> int:
+    """The most that cached prefixes take in both clusters, as bytes; 0 where there are books at most."""
+    if plan.compute != "real" or plan.cache == config.Cache():
+        return 0
+    return 2 * room_bytes(MODELS[plan.model], ((one.hash_ids, one.input_tokens) for one in plan.requests))
+
+
+def shares_prefixes(plan: Plan, agent: Agent) -> str:
+    """The cluster whose cached prefixes an agent reads and writes; empty: none."""
+    return agent.cluster if prefixes_bytes(plan) and agent.role in {"prefill", "decode"} else ""
+
+
+def agent_config(
+    plan: Plan, agent: Agent, address_of: Callable[[str], str], completed: Collection[int] | None = None
+) -> bytes:
+    """The JSON file of one agent; `address_of` gives a topology host's IPv4 address. Of `completed` requests
+    only, if that is given.
+    """
     peers = tuple(
         config.Peer(
             name=one.name,
@@ -25,6 +43,7 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
         for one in plan.agents
     )
     caching = plan.cache != config.Cache()
+    prefixes = CONTAINER_SHARED if shares_prefixes(plan, agent) else ""
     asks = agent.role in {"client", "reference"}
     requests = tuple(
         config.Request(
@@ -36,6 +55,7 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
             hash_ids=one.hash_ids if caching else (),
         )
         for one in plan.requests
+        if completed is None or one.id in completed
     )
     return msgspec.json.encode(
         config.Config(
@@ -55,7 +75,7 @@ def agent_config(plan: Plan, agent: Agent, address_of: Callable[[str], str]) -> 
                 conversion_ns=plan.policy.conversion_ns,
             ),
             cache=plan.cache,
-            compute=config.Compute(seed=plan.seed) if plan.compute == "real" else None,
+            compute=config.Compute(plan.seed, prefixes) if plan.compute == "real" else None,
             timeouts=plan.timeouts,
             failures=plan.failures,
             flaws=plan.flaws,

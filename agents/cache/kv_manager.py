@@ -134,6 +134,11 @@ class KvManager:
         self._hit_tokens[cluster] += cached_tokens
         return Lease(cached_tokens, resident_tokens, stored=cached_blocks is not None)
 
+    def states_to_come(self, request: Id, cluster: Cluster) -> tuple[int, ...]:
+        """Behind how many of its prompt's first tokens a request that has begun leaves states."""
+        blocks = self._pools[cluster].states_to_come(("request", request))
+        return tuple(BLOCK_TOKENS * each for each in blocks)
+
     def computed(self, request: Id) -> None:
         """Its prefill is done: full blocks and the states that it left become prefix cache, for all to match.
 

@@ -175,6 +175,15 @@ class Pool:
         self._touch(lease, states)
         return cached
 
+    def states_to_come(self, key: Key) -> tuple[int, ...]:
+        """Behind how many blocks of its prompt the owner of a lease leaves a state; none without a lease."""
+        lease = self._leases.get(key)
+        if lease is None:
+            return ()
+        held = sum(1 for _ in _up(lease.end))
+        branch = (held,) if lease.branch_blocks else ()
+        return (*branch, held + len(lease.missing)) if lease.snapshot_blocks else branch
+
     def pin(self, key: Key, chain: Sequence[int], blocks: int) -> int:
         """Lease what is here of the chain's first blocks, and the state at its end; returns how many."""
         path = self._path(chain, blocks)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from agents.shapes import CONVOLUTION_WIDTH, Attention, Shape
 
-
 ROOM_TOKENS = 512
 """Beyond what is there, so that the first steps of an answer do not copy its prompt."""
 

@@ -11,8 +11,11 @@ import torch
 from xxhash import xxh3_64
 
 from agents import config
+from agents.cache.pool import BLOCK_TOKENS
 from agents.compute.cache import Cache
 from agents.compute.model import START_TOKEN, Model
+from agents.prefix_files import NO_REUSE, PrefixFiles, Reuse, ends
+from agents.profiles import MODELS
 from agents.shapes import SHAPES
 
 T = TypeVar("T")
@@ -21,18 +24,46 @@ THREADS = 1
 
 
 class Prompt:
-    """A prompt that is being computed, layer by layer."""
+    """A prompt that is being computed, layer by layer; the KV of its last `kv_tokens` is to cross.
 
-    def __init__(self, model: Model, tokens: Sequence[int]) -> None:
+    Raises:
+        LostError: what it starts from cannot be read.
+    """
+
+    def __init__(
+        self, model: Model, tokens: Sequence[int], kv_tokens: int, reuse: Reuse, files: PrefixFiles | None
+    ) -> None:
         self.cache = Cache(model.shape, model.device)
-        self._tokens = len(tokens)
-        self._layers = model.prefill(tokens, self.cache)
+        self._tokens, self._kv_tokens = len(tokens), kv_tokens
+        self._reuse, self._files = reuse, files
+        if reuse.cached_tokens:
+            assert files is not None
+            parts = files.read(reuse.chain, reuse.cached_tokens, reuse.cached_tokens)
+            for layer, part in enumerate(parts):
+                self.cache.fill(layer, part, reuse.cached_tokens)
+        self._states = {length: Cache(model.shape, model.device) for length in reuse.state_tokens}
+        self._layers = model.prefill(tokens, self.cache, self._states)
 
     def compute(self, layers: range) -> bytes:
-        """Compute the next layers; their KV, as it crosses."""
+        """Compute the next layers; their KV, as it crosses. With the last one new blocks and states are in
+        the cluster's files, before anybody can hear that they are computed.
+
+        Raises:
+            LostError: there is no room for them.
+        """
         for layer in layers:
             assert next(self._layers) == layer
-        return b"".join(self.cache.pack(layer, self._tokens) for layer in layers)
+        if layers.stop == len(self.cache.layers) and self._files is not None:
+            self._keep(self._files)
+        return b"".join(self.cache.pack(layer, self._kv_tokens) for layer in layers)
+
+    def _keep(self, files: PrefixFiles) -> None:
+        chain, new_tokens = self._reuse.chain, self._tokens - self._reuse.cached_tokens
+        ends = [self.cache.pack(layer, new_tokens) for layer in range(len(self.cache.layers))]
+        files.write_rows(chain, self._tokens, ends, new_tokens)
+        for length, states in self._states.items():
+            held = [layer for layer, one in enumerate(states.layers) if one.tokens]
+            files.write_states(chain, length, {layer: states.pack(layer, 0) for layer in held})
 
 
 class Answer:
@@ -67,24 +98,34 @@ class Kernels:
         torch.set_num_threads(THREADS)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = Model(SHAPES[settings.model], seed=settings.compute.seed, device=device)
+        self.files = PrefixFiles(settings) if settings.compute.prefixes else None
+        """Its cluster's cached prefixes, where there are any."""
         self._thread = ThreadPoolExecutor(max_workers=1)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do it in the thread, behind whatever is being done there."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def prompt(self, tokens: Sequence[int]) -> Prompt:
-        """A prompt to compute."""
-        return Prompt(self.model, tokens)
+    def prompt(self, tokens: Sequence[int], kv_tokens: int, reuse: Reuse = NO_REUSE) -> Prompt:
+        """A prompt to compute, see `Prompt`."""
+        return Prompt(self.model, tokens, kv_tokens, reuse, self.files)
 
-    def answer(self, kv: memoryview, tokens: int) -> Answer:
-        """An answer to a prompt of `tokens` whose KV has arrived; `kv` is not needed any more afterwards."""
-        cache, start = Cache(self.model.shape, self.model.device), 0
-        for layer, attention in enumerate(self.model.shape.layers):
-            size = attention.layer_kv.size_bytes(tokens)
-            cache.fill(layer, kv[start : start + size], tokens)
-            start += size
-        assert start == len(kv)
+    def answer(self, kv: memoryview, tokens: int, kv_tokens: int, chain: Sequence[int] = ()) -> Answer:
+        """An answer to a prompt of `tokens`, of whose last `kv_tokens` the KV has arrived. What is before
+        them is in the files, as blocks of `chain`. `kv` is not needed any more afterwards.
+
+        Raises:
+            LostError: that cannot be read.
+        """
+        cache, held = Cache(self.model.shape, self.model.device), tokens - kv_tokens
+        if held:
+            assert self.files is not None
+            whole = held + -held % BLOCK_TOKENS
+            for layer, rows in enumerate(self.files.read_rows(chain, whole, whole)):
+                if rows:
+                    cache.fill(layer, rows, whole)
+        for layer, part in enumerate(ends(MODELS[self.model.shape.name], kv, tokens, kv_tokens)):
+            cache.fill(layer, part, tokens)
         return Answer(cache)
 
     def step(self, answers: Sequence[Answer]) -> None:

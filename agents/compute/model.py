@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from agents.compute.cache import Cache, as_bytes
+from agents.compute.cache import Cache, FullCache, as_bytes
 from agents.compute.mixers import SEGMENT_TOKENS, mixer, rms_norm
 from agents.compute.weights import Draw
 from agents.shapes import Shape
@@ -62,8 +62,8 @@ class Model:
 
         Segments of SEGMENT_TOKENS are counted from the prompt's start, so a prefix of whole segments leaves
         all others bit for bit the same; behind any other the first segment is shorter, and results differ by
-        rounding. `keep` are caches to fill with the prefixes of such lengths, for models whose states are
-        needed again.
+        rounding. `keep` are caches to fill with the states and windows behind prefixes of such lengths; rows
+        of full layers stay in `cache` and are not copied.
 
         Raises:
             ValueError: `cache` holds more than the prompt; a length in `keep` is not where a segment ends.
@@ -83,7 +83,7 @@ class Model:
                 mixed = layer.mixer.prompt((rms_norm(x[segment]) for segment in segments), held)
                 for segment, part in zip(segments, mixed, strict=True):
                     x[segment] = layer.behind_mixer(x[segment], part)
-                    if held.tokens in keep:
+                    if held.tokens in keep and not isinstance(held, FullCache):
                         keep[held.tokens].layers[number] = held.copy()
             yield number
 

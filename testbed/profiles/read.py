@@ -11,9 +11,10 @@ batch come with rising tokens.
 from __future__ import annotations
 
 import csv
-import math
+import io
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
@@ -22,16 +23,25 @@ import msgspec
 
 from agents.compute_profile import FURTHEST_TOKENS, ComputeProfile, DecodeSteps, LayerShares
 from testbed.errors import Problem, ScenarioError
-from testbed.profiles.table import COLUMNS, FORMAT, About, about_path
+from testbed.profiles.cells import (
+    LEAST_S,
+    LONGEST_S,
+    MAX_ROWS,
+    SECONDS_ALLOWED,
+    content,
+    decimal,
+    printable,
+)
+from testbed.profiles.table import COLUMNS, FORMAT, About, Row, about_path
 from testbed.units import shown
 
-MAX_FILE_BYTES: Final = 64 * 2**20
-MAX_ROWS: Final = 100_000
+MAX_ABOUT_BYTES: Final = 2**20
 MAX_PROBLEMS: Final = 10
 """More than this and the file is something else."""
 MOST_LAYERS: Final = 10_000
 MOST_BATCH: Final = 1_000_000
-LONGEST_S: Final = 86_400.0
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 Kind = Literal["prefill", "layer", "decode"]
 
@@ -54,12 +64,12 @@ class _Point(NamedTuple):
 class _Problems:
     """What is wrong so far; gives up when that is much. Without `quotes` the file's text is not shown."""
 
-    def __init__(self, path: Path, *, quotes: bool) -> None:
-        self.path, self.quotes = path, quotes
+    def __init__(self, where: str, *, quotes: bool) -> None:
+        self.where, self.quotes = where, quotes
         self._found: list[Problem] = []
 
     def add(self, where: str, found: str, allowed: str = "") -> None:
-        self._found.append(Problem(where, found, allowed))
+        self._found.append(Problem(where, printable(found), allowed))
         if len(self._found) >= MAX_PROBLEMS:
             raise ScenarioError(*self._found)
 
@@ -79,49 +89,74 @@ def read(path: Path, *, quotes: bool = True) -> ComputeProfile:
     Raises:
         ScenarioError: it cannot be read, or with up to MAX_PROBLEMS of what is wrong in it.
     """
-    problems = _Problems(path, quotes=quotes)
+    problems = _Problems(str(path), quotes=quotes)
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes > MAX_FILE_BYTES:
-            raise ScenarioError(Problem(str(path), f"is larger than {MAX_FILE_BYTES >> 20} MiB", "a profile"))
         rows = _parquet_rows if path.suffix == ".parquet" else _csv_rows
         points = [point for where, cells in rows(path, problems) if (point := _point(where, cells, problems))]
         about = _about(about_path(path), problems)
     except OSError as error:
         raise ScenarioError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from None
     if path.suffix == ".parquet":
-        points.sort(key=lambda one: (one.kind, one.layer or 0, one.batch or 0, one.tokens))
+        points = _sorted(points)
+    profile = _profile(points, problems)
+    if about is None:
+        return profile
+    count = len(profile.layers[0].ends) if profile.layers else 0
+    if about.of_layers and count and about.of_layers != count:
+        found = f"of_layers is {about.of_layers}, and the profile has {count} layers"
+        problems.add(str(about_path(path)), found, "the same number")
+    problems.raise_if_any()
+    return msgspec.structs.replace(
+        profile, source=_source(about) or profile.source, model=printable(about.model)
+    )
+
+
+def check(rows: Sequence[Row], where: str, of_layers: int = 0) -> None:
+    """What `read` checks, of rows that are to be written; `of_layers` of the model, 0: not known.
+
+    Raises:
+        ScenarioError: `read` would refuse them, with up to MAX_PROBLEMS of what is wrong.
+    """
+    problems = _Problems(where, quotes=True)
+    if len(rows) > MAX_ROWS:
+        raise ScenarioError(Problem(where, f"{len(rows)} rows", f"at most {MAX_ROWS}"))
+    named = ((f"{where}: {row.kind} of {row.tokens} tokens", msgspec.structs.asdict(row)) for row in rows)
+    points = _sorted(point for place, cells in named if (point := _point(place, cells, problems)))
+    profile = _profile(points, problems)
+    count = len(profile.layers[0].ends) if profile.layers else 0
+    if of_layers and count and count != of_layers:
+        raise ScenarioError(Problem(where, f"has {count} layers", f"{of_layers}, as the model has, or none"))
+
+
+def _sorted(points: Iterable[_Point]) -> list[_Point]:
+    return sorted(points, key=lambda one: (one.kind, one.layer or 0, one.batch or 0, one.tokens))
+
+
+def _source(about: About) -> str:
+    """Where the times come from, in a line; empty when nothing says so."""
+    part = (
+        f"{about.layers} of {about.of_layers} layers measured" if 0 < about.layers < about.of_layers else ""
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
+    return printable(", ".join(filter(None, (about.device_name, about.source, part, versions, about.date))))
+
+
+def _profile(points: list[_Point], problems: _Problems) -> ComputeProfile:
+    """What the points come to. Raises ScenarioError with all problems so far, and these, if there are any."""
     _check_order(points, problems)
     problems.raise_if_any()
-    profile = _profile(points, about, problems)
-    problems.raise_if_any()
-    return profile
-
-
-def _source(about: About | None) -> str:
-    """Where the times come from, in a line; empty when nothing says so."""
-    if about is None:
-        return ""
-    part = f"{about.layers} of {about.of_layers} layers measured" if about.layers < about.of_layers else ""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
-    return ", ".join(filter(None, (about.device_name, about.source, part, versions, about.date)))
-
-
-def _profile(points: list[_Point], about: About | None, problems: _Problems) -> ComputeProfile:
-    """What the points come to, if that is enough; else there are problems."""
-    path = str(problems.path)
     knots = tuple((one.tokens, one.seconds) for one in points if one.kind == "prefill")
     if len(knots) < 2:  # noqa: PLR2004 - a line has two ends
-        problems.add(path, f"prefill rows of {len(knots)} lengths", "two or more")
+        problems.add(problems.where, f"prefill rows of {len(knots)} lengths", "two or more")
     decode = _decode(points, problems)
-    layers = _layers(points, about, problems)
+    layers = _layers(points, problems)
+    problems.raise_if_any()
     return ComputeProfile(
-        name=path,
-        source=_source(about) or problems.path.name,
+        name=problems.where,
+        source=printable(Path(problems.where).name),
         knots=knots,
         bs_max=max((batch for one in decode for batch, _ in one.steps), default=0),
-        model=about.model if about else "",
-        from_tokens=knots[0][0] if knots else 1,
+        from_tokens=knots[0][0],
         layers=layers,
         decode=decode,
     )
@@ -134,11 +169,11 @@ def _decode(points: list[_Point], problems: _Problems) -> tuple[DecodeSteps, ...
             assert one.batch is not None
             steps[one.tokens].append((one.batch, one.seconds))
     if len(steps) == 1:
-        problems.add(str(problems.path), "decode rows with contexts of one length", "none, or two or more")
+        problems.add(problems.where, "decode rows with contexts of one length", "none, or two or more")
     return tuple(DecodeSteps(tokens, tuple(sorted(steps[tokens]))) for tokens in sorted(steps))
 
 
-def _layers(points: list[_Point], about: About | None, problems: _Problems) -> tuple[LayerShares, ...]:
+def _layers(points: list[_Point], problems: _Problems) -> tuple[LayerShares, ...]:
     alone_s: dict[int, dict[int, float]] = defaultdict(dict)
     for one in points:
         if one.kind == "layer":
@@ -148,12 +183,9 @@ def _layers(points: list[_Point], about: About | None, problems: _Problems) -> t
     for tokens, layers in alone_s.items():
         if len(layers) < count:
             missing = next(layer for layer in range(count) if layer not in layers)
-            where = str(problems.path)
-            problems.add(where, f"no layer {missing} at {tokens} tokens", f"each of the {count} layers")
+            found = f"no layer {missing} at {tokens} tokens"
+            problems.add(problems.where, found, f"each of the {count} layers")
     problems.raise_if_any()
-    if about and about.of_layers and count and about.of_layers != count:
-        found = f"of_layers is {about.of_layers}, and the profile has {count} layers"
-        problems.add(str(about_path(problems.path)), found, "the same number")
     return tuple(
         LayerShares(tokens, _ends([alone_s[tokens][layer] for layer in range(count)]))
         for tokens in sorted(alone_s)
@@ -190,7 +222,7 @@ def _point(where: str, cells: dict[str, Any], problems: _Problems) -> _Point | N
         "tokens": (_whole(1, FURTHEST_TOKENS), f"a whole number from 1 to {FURTHEST_TOKENS}"),
         "layer": (_whole(0, MOST_LAYERS - 1), f"a whole number from 0 to {MOST_LAYERS - 1}"),
         "batch": (_whole(1, MOST_BATCH), f"a whole number from 1 to {MOST_BATCH}"),
-        seconds: (_seconds, f"a number of seconds above 0, at most {LONGEST_S:g}"),
+        seconds: (_seconds, SECONDS_ALLOWED),
     }
     values: dict[str, Any] = {}
     for name, (parse, allowed) in kinds.items():
@@ -213,27 +245,23 @@ def _point(where: str, cells: dict[str, Any], problems: _Problems) -> _Point | N
 
 def _whole(least: int, most: int) -> Callable[[Any], int | None]:
     def parse(cell: Any) -> int | None:
-        try:
-            value = int(cell)
-        except ValueError:
+        if isinstance(cell, str) and not _WHOLE.fullmatch(cell):
             return None
+        value = int(cell)
         return value if least <= value <= most else None
 
     return parse
 
 
 def _seconds(cell: Any) -> float | None:
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0 < value <= LONGEST_S else None
+    value = decimal(cell) if isinstance(cell, str) else float(cell)
+    return value if value is not None and LEAST_S <= value <= LONGEST_S else None
 
 
 def _csv_rows(path: Path, problems: _Problems) -> Iterator[tuple[str, dict[str, Any]]]:
     """Cells by column, with `file:line`."""
     try:
-        lines = path.read_bytes().decode("utf-8-sig").splitlines()
+        lines = content(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         found = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
         raise ScenarioError(Problem(str(path), found, "a text file in UTF-8")) from None
@@ -275,7 +303,7 @@ def _parquet_rows(path: Path, problems: _Problems) -> Iterator[tuple[str, dict[s
     import polars as pl  # noqa: PLC0415 - 0.2 s, which scenarios without such a file do not need
 
     try:
-        table = pl.read_parquet(path, glob=False, n_rows=MAX_ROWS + 1)
+        table = pl.read_parquet(io.BytesIO(content(path)), n_rows=MAX_ROWS + 1)
     except pl.exceptions.PolarsError:
         raise ScenarioError(Problem(str(path), "is no Parquet file", "a recorded profile")) from None
     schema = pl.Schema(COLUMNS)
@@ -284,7 +312,7 @@ def _parquet_rows(path: Path, problems: _Problems) -> Iterator[tuple[str, dict[s
         other += [name for name in schema if name not in table.columns]
         found = f"has other columns: {', '.join(other)}" if problems.quotes else "has other columns"
         allowed = ", ".join(f"{name} ({kind})" for name, kind in schema.items())
-        raise ScenarioError(Problem(str(path), found, allowed))
+        raise ScenarioError(Problem(str(path), printable(found), allowed))
     if table.height > MAX_ROWS:
         raise ScenarioError(Problem(str(path), "has too many rows", f"at most {MAX_ROWS}"))
     for number, cells in enumerate(table.rows(named=True), start=1):
@@ -294,7 +322,7 @@ def _parquet_rows(path: Path, problems: _Problems) -> Iterator[tuple[str, dict[s
 def _about(path: Path, problems: _Problems) -> About | None:
     """What the JSON file says; None where there is none."""
     try:
-        data = path.read_bytes()
+        data = content(path, MAX_ABOUT_BYTES)
     except FileNotFoundError:
         return None
     try:
@@ -302,6 +330,9 @@ def _about(path: Path, problems: _Problems) -> About | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problems.add(str(path), f"is not what describes a profile: {error}", "JSON as the recorder writes it")
         return None
+    if about.layers > about.of_layers:
+        found = f"layers is {about.layers}, and of_layers {about.of_layers}"
+        problems.add(str(path), found, "layers measured, at most as many as the model has")
     if about.format > FORMAT:
         problems.add(str(path), f"has format {about.format}", f"format {FORMAT}, which this version reads")
     return about

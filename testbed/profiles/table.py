@@ -9,15 +9,24 @@ Times are seconds of wall time. A null means that the kind of row has no such va
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import fcntl
+import io
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 Kind = Literal["prefill", "layer", "kv", "decode"]
 FORMAT: Final = 1
 """Of the JSON file; a reader refuses a higher one."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+"""Of layers, threads, rounds: more is a mistake."""
 
 COLUMNS: Final[dict[str, type]] = {
     "kind": str,
@@ -53,21 +62,21 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     source: str
     """A command line for what was recorded here, file and format for what was imported."""
-    format: int = FORMAT
-    layers: int = 0
+    format: Annotated[int, msgspec.Meta(ge=1)] = FORMAT
+    layers: Count = 0
     """Measured; 0: no layers apart."""
-    of_layers: int = 0
+    of_layers: Count = 0
     """In the model."""
     device: str = ""
     device_name: str = ""
-    threads: int = 0
+    threads: Count = 0
     dtype: str = ""
     exact: bool | None = None
     """Each row of a batch by itself; false: batched matmuls."""
     versions: dict[str, str] = {}
     clocks: dict[str, str] = {}
-    warmup: int = 0
-    repeats: int = 0
+    warmup: Count = 0
+    repeats: Count = 0
     command: str = ""
     date: str = ""
 
@@ -82,30 +91,60 @@ def plot_path(path: Path) -> Path:
     return path.with_suffix(".svg")
 
 
-def write(path: Path, rows: Iterable[Row], about: About, *, plot: str | None = None) -> None:
+def all_paths(path: Path) -> tuple[Path, Path, Path]:
+    """The files of a profile, in the order in which they appear: where the last is, the others are."""
+    return about_path(path), plot_path(path), path
+
+
+def write(
+    path: Path, rows: Iterable[Row], about: About, *, plot: str | None = None, force: bool = False
+) -> None:
     """Write the profile: `path`, and beside it JSON and, where there is one, the picture.
 
-    Each file is written under a temporary name first, the Parquet file takes its own last: where it is, the
-    others are.
+    The files are written in a private directory beside it, and then moved while no other writer may, the
+    Parquet file last. `force` replaces a profile, whose Parquet file goes first: so no mixture is ever read.
 
     Raises:
-        OSError: a file cannot be written; temporary ones are gone.
+        FileExistsError: there is one of the files, and no `force`.
+        OSError: a file cannot be written; nothing of it stays.
     """
     import polars as pl  # noqa: PLC0415 - 0.2 s, which who only reads the schema does not need
 
     columns = [msgspec.structs.astuple(row) for row in rows]
-    table = pl.DataFrame(columns, schema=COLUMNS, orient="row")
+    packed = io.BytesIO()
+    pl.DataFrame(columns, schema=COLUMNS, orient="row").write_parquet(packed)
     document = msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
-    beside = {about_path(path): document}
+    contents = {about_path(path): document, path: packed.getvalue()}
     if plot is not None:
-        beside[plot_path(path)] = plot.encode()
-    parts = {final: final.with_name(f".{final.name}.part") for final in (*beside, path)}
+        contents[plot_path(path)] = plot.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent, prefix=".profile-") as private:
+        for final, content in contents.items():
+            (Path(private) / final.name).write_bytes(content)
+        with _alone(path.parent):
+            _make_room(path, force=force)
+            for final in all_paths(path):
+                if final in contents:
+                    (Path(private) / final.name).replace(final)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """No other writer of profiles moves files in this directory meanwhile."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for final, content in beside.items():
-            parts[final].write_bytes(content)
-        table.write_parquet(parts[path])
-        for final, part in parts.items():
-            part.replace(final)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _make_room(path: Path, *, force: bool) -> None:
+    """Check that nothing is in the way; with `force` the old profile is none any more."""
+    for one in all_paths(path):
+        if one.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(one))
+        if not force and os.path.lexists(one):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(one))
+    path.unlink(missing_ok=True)
+    plot_path(path).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ Or take over what others have measured: `--import FILE`. Either way the profile 
 
 from __future__ import annotations
 
+import errno
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,9 @@ from agents.shapes import SHAPES
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.profiles import imports, table
+from testbed.profiles.cells import printable
 from testbed.profiles.imports.plain import plain_name
+from testbed.profiles.read import MOST_LAYERS
 from testbed.profiles.table import About, Row
 from testbed.readable import number, quantity
 from testbed.record import asked, plots, samples
@@ -32,10 +35,19 @@ from testbed.record.measuring import lines
 app = typer.Typer(add_completion=False)
 SHOWN: Final = 5
 MAX_THREADS: Final = 4096
+MAX_ROUNDS: Final = 10_000
+MOST_LINES: Final = 20
+"""Of the table on the terminal."""
+NAMES: Final = (
+    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EPERM,
+    errno.EROFS,
+)  # fmt: skip
+"""Errors of where the profile was to go, not of the machine."""
 
 
 @app.command(name="record")
 def record(
+    context: typer.Context,
     *,
     out: Annotated[Path, typer.Option(help="The profile: NAME.parquet.", show_default=False)],
     model: Annotated[str, typer.Option(help="What to measure; of an import, what it is of.")] = "",
@@ -43,14 +55,17 @@ def record(
     layers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Measure the first so many only; the others take as long.", show_default=False
+            min=1,
+            max=MOST_LAYERS,
+            help="Measure the first so many only; the others take as long.",
+            show_default=False,
         ),
     ] = None,
     lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens.")] = "512,1024,2048,4096",
     batches: Annotated[str, typer.Option(help="Requests in a decode step.")] = "1,2,4,8",
     contexts: Annotated[str, typer.Option(help="Tokens that each holds before the step.")] = "512,2048,4096",
-    warmup: Annotated[int, typer.Option(min=0, help="Rounds that do not count.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 5,
+    warmup: Annotated[int, typer.Option(min=0, max=MAX_ROUNDS, help="Rounds that do not count.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Rounds that count.")] = 5,
     threads: Annotated[
         int, typer.Option(min=0, max=MAX_THREADS, help="Of torch; 0: as many as it takes. Agents have 1.")
     ] = 1,
@@ -68,11 +83,12 @@ def record(
 ) -> None:
     """Record a profile, or import one. Exit code: 0 done, 2 broken off, 3 bad arguments, 4 bad machine."""
     problems: list[Problem] = []
+    asked.check_import(context, importing=bool(imported), problems=problems)
+    asked.check_out(out, imported or [], force=force, problems=problems)
     if imported:
         chosen = next((one for one in imports.FORMATS if one == form), None)
         if chosen is None and form != "auto":
             problems.append(Problem("--format", repr(form), f"auto, {', '.join(imports.FORMATS)}"))
-        asked.check_out(out, force=force, problems=problems)
         asked.raise_all(problems)
         known = plain_name(model) if plain_name(model) in MODELS else model
         rows = imports.convert(imported, chosen, model=known, layers=layers)
@@ -82,12 +98,12 @@ def record(
             model=model, device=device, layers=layers, lengths=lengths, batches=batches, contexts=contexts,
             warmup=warmup, repeats=repeats, threads=threads, batched=batched, problems=problems,
         )  # fmt: skip
-        asked.check_out(out, force=force, problems=problems)
         asked.raise_all(problems)
         assert wanted is not None
         asked.require_torch()
         rows, about = _measure(wanted, out)
-    _write(out, rows, about)
+    _write(out, rows, about, force=force)
+    _show(out, rows, about)
 
 
 def _measure(wanted: Wanted, out: Path) -> tuple[list[Row], About]:
@@ -151,17 +167,31 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _write(out: Path, rows: Sequence[Row], about: About) -> None:
-    """The three files, and what is in them in a few lines."""
+def _write(out: Path, rows: Sequence[Row], about: About, *, force: bool) -> None:
+    """The three files. ScenarioError where they cannot go there, OSError where the machine fails."""
+    where = f"--out {printable(str(out))}"
     try:
-        table.write(out, rows, about, plot=plots.picture(rows, about))
+        table.write(out, rows, about, plot=plots.picture(rows, about), force=force)
+    except FileExistsError:
+        problem = Problem(where, "somebody else has written it meanwhile", "a new name", "--force overwrites")
+        raise ScenarioError(problem) from None
     except OSError as error:
-        raise ScenarioError(Problem(f"--out {out}", f"cannot be written: {error.strerror}")) from None
+        if error.errno not in NAMES:
+            raise
+        raise ScenarioError(Problem(where, f"cannot be written: {error.strerror}")) from None
+
+
+def _show(out: Path, rows: Sequence[Row], about: About) -> None:
+    """What is in the profile, in a few lines."""
     console = Console()
     shown = Table("tokens", "T_prefill", "quartiles apart", "S_kv")
     sizes = {row.tokens: row.size_bytes for row in rows if row.kind == "kv"}
-    for row in sorted(rows, key=lambda row: row.tokens):
-        if row.kind == "prefill" and row.median_s is not None:
+    prefill = sorted((row for row in rows if row.kind == "prefill"), key=lambda row: row.tokens)
+    left_out = len(prefill) - MOST_LINES
+    for place, row in enumerate(prefill):
+        if left_out > 0 and place == MOST_LINES // 2:
+            shown.add_row(f"... {left_out:,} more")
+        if row.median_s is not None and not (0 <= place - MOST_LINES // 2 < left_out):
             spread = "" if row.p25_s is None else f"{number(samples.spread_of(row) * 100, 2)} %"
             size_bytes = sizes.get(row.tokens)
             size = "" if size_bytes is None else quantity(size_bytes, "bytes")
@@ -169,8 +199,9 @@ def _write(out: Path, rows: Sequence[Row], about: About) -> None:
     console.print(shown)
     steps = [row.median_s for row in rows if row.kind == "decode" and row.median_s is not None]
     decode = f", decode steps of {quantity(min(steps), 's')} to {quantity(max(steps), 's')}" if steps else ""
+    what = printable(f"{about.model or about.source} on {about.device_name or 'a machine unknown'}")
     console.print(
-        f"{about.model or about.source} on {about.device_name or 'a machine unknown'}{decode}   {out}",
+        f"{what}{decode}   {printable(str(out), len(str(out)))}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 import msgspec
 from rich.console import Console
@@ -15,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from agents.measurements import EXIT_MACHINE, Began, Kv, Line, Wanted
 from testbed.errors import MachineError, Problem, RunError
 
+WITH_US: Final = ("setpriv", "--pdeathsig", "KILL", "--")
+"""When this process is killed outright, the kernel kills the other."""
 LINES = msgspec.json.Decoder(Line)
 
 
@@ -31,7 +35,7 @@ def lines(wanted: Wanted, console: Console) -> Iterator[Line]:
         with (
             said.open("wb") as stderr,
             subprocess.Popen(
-                [sys.executable, "-m", "agents", "measure", str(config)],
+                [*WITH_US, sys.executable, "-m", "agents", "measure", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -65,6 +69,8 @@ def _read(program: subprocess.Popen[bytes], wanted: Wanted, console: Console) ->
 
 def _error(exit_code: int, said: str) -> MachineError | RunError:
     last = said.strip().rpartition("\n")[2] or f"ended with exit code {exit_code}"
-    if exit_code == EXIT_MACHINE:
+    if exit_code == -signal.SIGKILL:  # nobody else but a kernel without memory does that
+        last = "the measuring process was killed: most likely there was too little memory"
+    if exit_code in {EXIT_MACHINE, -signal.SIGKILL}:
         return MachineError(Problem("this machine", last, next_step="see --device, --layers, --lengths"))
     return RunError(Problem("python -m agents measure", last))

@@ -6,19 +6,24 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from agents.shapes import SHAPES
+from testbed.profiles.cells import printable
 from testbed.profiles.table import About, Row
 from testbed.readable import quantity
 from testbed.report.markup import Markup, element
 from testbed.report.svg import nice_step
+
+T = TypeVar("T")
 
 WIDTH, HEIGHT, HEAD = 1100, 700, 54
 PANEL_WIDTH, PANEL_HEIGHT = WIDTH // 2, (HEIGHT - HEAD) // 2
 LEFT, RIGHT, TOP, BOTTOM = 74, 18, 44, 36
 PAD: Final = 1.15
 """Room around the data, as a factor."""
+MOST_POINTS: Final = 200
+"""Of a series: more than can be told apart."""
 LEAST_TICKS: Final = 3
 TICK_WIDTH: Final = 46
 COLOURS: Final = ("#0072b2", "#d55e00", "#007a5a", "#a0508a", "#6b7785", "#b3261e")
@@ -72,7 +77,7 @@ def picture(rows: Sequence[Row], about: About) -> str:
     """The profile as SVG; a panel without data is left out."""
     panels = [panel for panel in _panels(rows, about) if panel.series]
     of = f", {about.layers} of {about.of_layers} layers measured" if about.layers < about.of_layers else ""
-    head = f"{about.model or 'unknown model'} on {about.device_name or about.source}{of}"
+    head = printable(f"{about.model or 'unknown model'} on {about.device_name or about.source}{of}")
     drawn = [
         _draw(panel, (number % 2) * PANEL_WIDTH, HEAD + (number // 2) * PANEL_HEIGHT)
         for number, panel in enumerate(panels)
@@ -101,7 +106,7 @@ def _panels(rows: Sequence[Row], about: About) -> list[Panel]:
         for batch in batches[:: -(-len(batches) // len(COLOURS)) or 1]
     ]
     prefill = [_timed("median, bar: quartiles", by_kind["prefill"])] if by_kind["prefill"] else []
-    sizes = [(row.tokens, float(row.size_bytes)) for row in by_kind["kv"] if row.size_bytes]
+    sizes = [(row.tokens, float(row.size_bytes)) for row in _thinned(by_kind["kv"]) if row.size_bytes]
     return [
         Panel("Prefill of a prompt", "s", prefill),
         Panel("KV cache of a prompt", "bytes", [Series("all layers", sizes)] if sizes else []),
@@ -119,12 +124,20 @@ def _layers(rows: Sequence[Row], about: About) -> list[Series]:
             kind = shape.layers[row.layer].kind if shape and row.layer < len(shape.layers) else "all"
             times_s[kind][row.tokens].append(row.median_s)
     return [
-        Series(kind, [(tokens, sum(some) / len(some)) for tokens, some in by_tokens.items()])
+        Series(kind, [(tokens, sum(some) / len(some)) for tokens, some in _thinned(list(by_tokens.items()))])
         for kind, by_tokens in times_s.items()
     ]
 
 
+def _thinned(some: Sequence[T]) -> Sequence[T]:
+    """Evenly picked ones with both ends, where there are more than MOST_POINTS."""
+    if len(some) <= MOST_POINTS:
+        return some
+    return [some[index * (len(some) - 1) // (MOST_POINTS - 1)] for index in range(MOST_POINTS)]
+
+
 def _timed(label: str, rows: Sequence[Row]) -> Series:
+    rows = _thinned(rows)
     points = [(max(1, row.tokens), row.median_s) for row in rows if row.median_s is not None]
     spreads = [
         (max(1, row.tokens), row.p25_s, row.p75_s)

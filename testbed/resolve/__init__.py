@@ -14,14 +14,14 @@ from typing import Final
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
 from testbed.resolve.captures import resolve_captures
-from testbed.resolve.compute import check_compute, kernel_memory_bytes
+from testbed.resolve.compute import check_compute, kernel_memory_bytes, prefix_memory_bytes
 from testbed.resolve.events import resolve_events
 from testbed.resolve.expectations import resolve_expectations
 from testbed.resolve.fault_draws import with_drawn
 from testbed.resolve.faults import resolve_faults
 from testbed.resolve.findings import Findings
 from testbed.resolve.link import resolve_link
-from testbed.resolve.profiles import check_contexts, resolve_profiles
+from testbed.resolve.profiles import check_contexts, check_extrapolation, resolve_profiles
 from testbed.resolve.system import (
     MIB,
     check_sections,
@@ -81,10 +81,12 @@ def resolve(
     hardware = resolve_profiles(scenario, base_dir, findings)
     requests = resolve_load(scenario, seed, traces or base_dir, hardware.covered(), findings)
     check_contexts(hardware, scenario, requests, findings)
+    check_extrapolation(hardware, scenario, requests, findings)
     scenario = with_drawn(scenario, seed, hosts, requests, findings)
     requests = without_idle(requests, scenario, findings)
     link = resolve_link(scenario, scale, seed, base_dir, findings)
-    agents = resolve_agents(scenario, hosts, 4 * link.need_bytes, findings)
+    prefix_bytes = prefix_memory_bytes(scenario, requests)
+    agents = resolve_agents(scenario, hosts, 4 * link.need_bytes + prefix_bytes, findings)
     tenants = sorted({request.tenant for request in requests.requests}) if requests else []
     plan = Plan(
         version=PLAN_VERSION,
@@ -125,7 +127,7 @@ def resolve(
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
         window_bytes=_window_bytes(scenario, scale, link.need_bytes),
-        memory_bytes=_memory_bytes(scenario, link.need_bytes),
+        memory_bytes=_memory_bytes(scenario, link.need_bytes) + -(-2 * prefix_bytes // MIB) * MIB,
         stream_interval_tokens=scenario.stream_interval,
     )
     findings.raise_if_any()

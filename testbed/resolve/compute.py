@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from agents.config import Payload
+from agents.prefix_files import room_bytes
 from agents.profiles import MODELS
 from agents.shapes import SHAPES
+from testbed.errors import Problem, ScenarioError
 from testbed.resolve.findings import Findings
 from testbed.scenario.model import Scenario
 from testbed.scenario.workload import BulkWorkload
+from testbed.workload import Load
 
 LIBRARY_BYTES: Final = 1 << 30
 """What torch takes by itself (measured: 0.4 GB), and room for the activations and KV of a few prompts."""
@@ -18,7 +21,7 @@ WEIGHT_BYTES: Final = 4
 
 
 def check_compute(scenario: Scenario, scale: float, findings: Findings) -> None:
-    """Real kernels make real bytes: they cannot be scaled, compressed, or taken from books about a cache."""
+    """Real kernels make real bytes: they cannot be scaled or compressed."""
     if scenario.compute != "real":
         return
     if isinstance(scenario.workload, BulkWorkload):
@@ -28,12 +31,10 @@ def check_compute(scenario: Scenario, scale: float, findings: Findings) -> None:
         found = f"{scenario.model} has no real kernels: the sizes of its layers are not known"
         findings.add(("model",), found, ", ".join(SHAPES), "another model, or compute: replay")
     if scale != 1:
-        findings.add(
-            ("scale",), f"{scale:g} of KV that real kernels compute", "1", "a slower link, a smaller model"
-        )
-    if scenario.cache is not None:
-        findings.add(
-            ("cache",), "agents with real kernels keep no prefixes", next_step="remove it, or compute: replay"
+        where = findings.source.where(("scale",)) if scale == scenario.scale else f"--scale {scale:g}"
+        found = f"{scale:g} of KV that real kernels compute"
+        findings.add_error(
+            ("scale",), ScenarioError(Problem(where, found, "1", "a slower link, a smaller model"))
         )
     transport = scenario.transport
     if transport.compression is not None:
@@ -47,6 +48,15 @@ def check_compute(scenario: Scenario, scale: float, findings: Findings) -> None:
 def payload(scenario: Scenario) -> Payload:
     """What the bytes of KV are."""
     return "tensors" if scenario.compute == "real" else scenario.transport.payload
+
+
+def prefix_memory_bytes(scenario: Scenario, load: Load | None) -> int:
+    """What the cached prefixes of one cluster take at most, where they are bytes. They stay until the run
+    ends, so it is the prompts that count, and not the size of the cache.
+    """
+    if scenario.compute != "real" or scenario.cache is None or load is None or scenario.model not in MODELS:
+        return 0
+    return room_bytes(MODELS[scenario.model], ((one.hash_ids, one.input_tokens) for one in load.requests))
 
 
 def kernel_memory_bytes(scenario: Scenario) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from agents.profiles import h200_for
+from agents.profiles import PROFILES, h200_for
 from testbed.plan import DIRECTIONS, LinkState
 from testbed.resolve.view import View, Warned
 from testbed.scenario.faults import KillEntry
@@ -53,7 +53,8 @@ def _profile(view: View) -> Warned:
     named = isinstance(clusters.prfaas.profile, str)
     if named and clusters.prfaas.instances and clusters.prfaas.profile != own:
         found = f"{clusters.prfaas.profile} has the prefill times of another model than {model}"
-        yield ("clusters", "prfaas", "profile"), found, f"profile: {own}"
+        instead = f"profile: {own}" if own in PROFILES else "a profile of its own, see testbed.record"
+        yield ("clusters", "prfaas", "profile"), found, instead
 
 
 def _nobody_left(view: View) -> Warned:

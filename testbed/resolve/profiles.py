@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf, log
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +20,9 @@ from testbed.scenario.profile import Profile, ProfileFile
 from testbed.scenario.source import KeyPath
 from testbed.workload import Load
 
+STEEPEST: Final = 20
+"""Exponent of a prefill's time in its length; attention alone has 2."""
+LEAST_PREFILL_S, LONGEST_PREFILL_S = 1e-6, 86_400.0
 GO_ON: Final = "extrapolate: true beside its file, or more measurements"
 
 
@@ -71,6 +76,28 @@ def resolve_profiles(scenario: Scenario, directory: Path, findings: Findings) ->
     return Hardware(prfaas, pd, files)
 
 
+def check_extrapolation(
+    hardware: Hardware, scenario: Scenario, load: Load | None, findings: Findings
+) -> None:
+    """Where a profile goes on beyond what was measured, the times that follow are times."""
+    if load is None or not load.requests:
+        return
+    shortest = 1 if scenario.cache is not None else min(one.input_tokens for one in load.requests)
+    longest = max(one.input_tokens + one.output_tokens for one in load.requests)
+    for name, profile in (("prfaas", hardware.prfaas), ("pd", hardware.pd)):
+        if profile is None or not profile.extrapolate:
+            continue
+        for tokens in (shortest, longest):
+            try:
+                seconds = profile.prefill_s(tokens)
+            except (OverflowError, ZeroDivisionError):
+                seconds = inf
+            if not LEAST_PREFILL_S <= seconds <= LONGEST_PREFILL_S:
+                found = f"extrapolated to {tokens} tokens a prefill takes {seconds:.3g} s"
+                allowed = f"{LEAST_PREFILL_S:g} to {LONGEST_PREFILL_S:g} s"
+                findings.add(("clusters", name, "profile"), found, allowed, "more measurements")
+
+
 def check_contexts(hardware: Hardware, scenario: Scenario, load: Load | None, findings: Findings) -> None:
     """What requests hold while they decode lies within the measured contexts, where these are replayed."""
     pd = hardware.pd
@@ -121,6 +148,14 @@ def _check_file(profile: ComputeProfile, scenario: Scenario, path: KeyPath, find
             findings.add(
                 path, f"has {its_layers} layers, and {model} has {layers}", f"{layers} layers, or none"
             )
+    steep = [
+        (before, after)
+        for (before, first_s), (after, second_s) in pairwise(profile.knots)
+        if abs(log(second_s / first_s)) > STEEPEST * log(after / before)
+    ]
+    for before, after in steep:
+        found = f"its times of {before} and {after} tokens lie too far apart for a power law between them"
+        findings.add(path, found, f"exponents up to {STEEPEST}")
     if scenario.cache is not None and profile.min_tokens > 1:
         found = (
             f"was measured from {profile.min_tokens} tokens on, and a cache can leave any number to compute"

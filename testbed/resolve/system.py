@@ -64,7 +64,8 @@ def resolve_agents(
 ) -> tuple[plan.Agent, ...]:
     """The router, the client, and one agent per instance on the hosts of its datacenter in order.
 
-    `buffer_bytes` is what an instance's sockets may hold, on top of its own memory.
+    `buffer_bytes` is what an instance's sockets may hold, and files that it writes into memory, on top of its
+    own memory.
     """
     clusters = scenario.clusters
     if clusters is None:

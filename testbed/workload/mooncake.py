@@ -114,5 +114,5 @@ def _too_long(path: Path, rows: list[Row], max_tokens: int) -> Problem:
         str(path),
         f"{len(rows)} of the window's inputs are too long, up to {longest} tokens",
         f"at most {max_tokens} tokens, where the compute profiles end",
-        "set clamp: true beside the trace to shorten them",
+        "set clamp: true beside the trace to shorten them, or give a profile from a file extrapolate: true",
     )

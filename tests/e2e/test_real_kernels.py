@@ -17,14 +17,15 @@ pytestmark = [
     pytest.mark.skipif(bool(Uml().probe("real")), reason="no UML kernel: make setup"),
 ]
 
-SCENARIO = PROJECT / "scenarios/real_kernels.yaml"
+LINK = PROJECT / "scenarios/real_kernels.yaml"
+PREFIXES = PROJECT / "scenarios/real_prefixes.yaml"
 UNKNOWN, TRIES = 2, 3
 
 
-def trusted(directory: Path, *options: str) -> Ended:
+def trusted(directory: Path, scenario: Path, *options: str) -> Ended:
     """A run that can be trusted: on a busy machine one in real time need not be."""
     for number in range(TRIES):
-        ended = run(directory / str(number), SCENARIO, "--no-report", *options)
+        ended = run(directory / str(number), scenario, "--no-report", *options)
         if ended.code != UNKNOWN:
             break
     return ended
@@ -37,7 +38,7 @@ def results(ended: Ended) -> dict[str, str]:
 
 def test_answers_survive_a_bad_link(tmp_path: Path) -> None:
     """Loss, jitter, damage, an outage and connections opened anew change not a bit of any answer."""
-    ended = trusted(tmp_path)
+    ended = trusted(tmp_path, LINK)
     assert ended.code == 0, ended.output
     assert set(results(ended).values()) == {"PASS"}
     answers = ended.table("answers")
@@ -48,8 +49,20 @@ def test_answers_survive_a_bad_link(tmp_path: Path) -> None:
     assert transfers["checksum_errors"].sum() >= 2
 
 
-def test_damaged_kv_gives_wrong_answers(tmp_path: Path) -> None:
+def test_cached_prefixes_change_no_answer(tmp_path: Path) -> None:
+    """Prompts that begin with what a cluster has cached, or fetched over the link, are answered alike."""
+    ended = trusted(tmp_path, PREFIXES)
+    assert ended.code == 0, ended.output
+    assert set(results(ended).values()) == {"PASS"}
+    fetched = ended.table("transfers").filter((pl.col("use") == "cache") & (pl.col("state") == "completed"))
+    assert fetched.height >= 3
+    assert fetched["source"].str.starts_with("prfaas").n_unique() == 2
+    assert ended.table("requests")["cached_tokens"].max() >= 512
+
+
+@pytest.mark.parametrize("scenario", [LINK, PREFIXES], ids=lambda path: path.stem)
+def test_damaged_kv_gives_wrong_answers(tmp_path: Path, scenario: Path) -> None:
     """Where damaged chunks are decoded, the answers say so: the check can fail."""
-    ended = trusted(tmp_path, "--set", "flaws=[fail_open]")
+    ended = trusted(tmp_path, scenario, "--set", "flaws=[fail_open]")
     assert ended.code == 1, ended.output
     assert results(ended)["answers"] == "FAIL"

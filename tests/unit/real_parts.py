@@ -43,8 +43,7 @@ def add_small() -> None:
 
 
 def use_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small model, as long as a test runs; on one thread, as its products are too small for more."""
-    monkeypatch.setattr("agents.compute.engine.os.sched_getaffinity", lambda _process: {0})
+    """The small model, as long as a test runs."""
     for known in (SHAPES, MODELS):
         monkeypatch.setitem(known, SMALL, None)  # put back at the end
     add_small()
@@ -59,13 +58,10 @@ class Right(NamedTuple):
 
 REFERENCE = "from agents.reference import main; main()"
 SMALL_REFERENCE = f"""
-import os
 from tests.unit.real_parts import add_small
-os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 add_small()
 {REFERENCE}
 """
-"""On as many threads as the instances, on which the bits of sums depend."""
 
 
 def reference(settings: Config, program: str = REFERENCE) -> dict[int, Right]:
@@ -111,6 +107,8 @@ def ask(prefill: Node, decode: Node, number: int) -> None:
         context_tokens=tokens,
         kv_bytes=MODELS[SMALL].kv_bytes(tokens),
         unpack_bytes=0,
+        kv_tokens=tokens,
+        chain=(),
     )
     prefill.tell(
         "prefill",
@@ -123,6 +121,8 @@ def ask(prefill: Node, decode: Node, number: int) -> None:
         order_s=0.0,
         since_ns=0,
         prompt=prompt(settings, request),
+        chain=(),
+        state_tokens=(),
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from agents.batch import Sequence as Asked
 from agents.compute_profile import ComputeProfile
 from agents.kernel_batch import KernelBatch
+from agents.prefix_files import LostError
 from tests.unit.agent_config import make_config
 
 WAIT_S, INTERVAL, BS_MAX, STEP_S = 10, 4, 3, 0.002
@@ -43,8 +44,10 @@ class Counting:
         await asyncio.sleep(STEP_S)
         return work()
 
-    def answer(self, kv: memoryview, tokens: int) -> Counted:
+    def answer(self, kv: memoryview, tokens: int, kv_tokens: int, chain: Sequence[int]) -> Counted:
         self.read.append((kv[0], tokens))
+        if chain:
+            raise LostError(f"{kv_tokens} of {chain}")
         return Counted(kv)
 
     def step(self, answers: Sequence[Counted]) -> None:
@@ -66,7 +69,15 @@ class Bench:
         self.asked: dict[int, Asked] = {}
         self.told: list[list[Any]] = []
         self.finished: list[int] = []
-        self.batch = KernelBatch(settings, cast("Any", self.kernels), self._tell, self._finish, self.join)
+        self.lost: list[tuple[int, str]] = []
+        self.batch = KernelBatch(
+            settings,
+            cast("Any", self.kernels),
+            self._tell,
+            self._finish,
+            self.join,
+            lost=lambda sequence, cause: self.lost.append((sequence.id, cause)),
+        )
 
     def _tell(self, op: str, items: list[list[Any]]) -> None:
         assert op == "tokens"
@@ -80,8 +91,9 @@ class Bench:
     def join(self) -> None:
         self.batch.join(self.waiting)
 
-    def come(self, number: int, output_tokens: int) -> Asked:
-        one = self.asked[number] = Asked(number, output_tokens, context_tokens=50 + number)
+    def come(self, number: int, output_tokens: int, chain: tuple[int, ...] = ()) -> Asked:
+        one = self.asked[number] = Asked(number, output_tokens, context_tokens=50 + number, chain=chain)
+        one.kv_tokens = 9
         one.kv = memoryview(bytes([number]))
         self.waiting.append(one)
         self.join()
@@ -181,6 +193,23 @@ def test_a_cancelled_request_hears_nothing_more_and_frees_its_place() -> None:
         assert bench.kernels.steps[:5] == [[1, 2, 3]] * 4 + [[1, 3, 4]]
         assert [count for count, _, _ in bench.heard(2)] == [1], "not of the token of the step that it was in"
         assert (sorted(bench.finished), bench.batch.cancel(2)) == ([1, 3, 4], False)
+
+    play(scenario)
+
+
+def test_who_cannot_be_read_is_lost_and_nobody_else_is() -> None:
+    """The cause is told, its place is free, and the others get their tokens."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.come(1, 3, chain=(5,))
+        await bench.over()
+        assert (bench.lost, bench.kernels.steps) == ([(1, "9 of (5,)")], [])
+        for number in (2, 3, 4, 5):
+            bench.come(number, 3, chain=(6,) if number == 3 else ())
+        await bench.over()
+        assert [number for number, _ in bench.lost] == [1, 3]
+        assert sorted(bench.finished) == [2, 4, 5]
+        assert bench.kernels.steps[:2] == [[2, 4], [2, 4, 5]]
 
     play(scenario)
 

@@ -45,6 +45,7 @@ class Books(RuleBasedStateMachine):
         self.known: dict[Cluster, set[Chain]] = {"prfaas": set(), "pd": set()}
         self.requests: dict[int, tuple[Cluster, Chain, Lease]] = {}
         self.branches: dict[int, Chain] = {}
+        self.coming: dict[int, set[Chain]] = {}
         self.fetches: dict[int, tuple[Cluster, Cluster, Chain]] = {}
         self.next = 0
 
@@ -59,6 +60,10 @@ class Books(RuleBasedStateMachine):
 
     def serves(self, cluster: Cluster, chain: Chain) -> bool:
         return chain == () or self.kv._pools[cluster].serves(chain, len(chain))
+
+    def states(self, cluster: Cluster) -> set[int]:
+        """The blocks behind which a cluster has a state."""
+        return {block for block, node in self.kv._pools[cluster]._nodes.items() if node.state_used}
 
     def branching_point(self, cluster: Cluster, full: Chain) -> Chain:
         """The prefix behind which a prompt with these full blocks is to keep a state; () if it is not."""
@@ -90,6 +95,10 @@ class Books(RuleBasedStateMachine):
         needed_blocks = self.needed_blocks(chain, tokens)
         lease = self.kv.begin(self.next, cluster, chain, tokens)
         self.requests[self.next] = (cluster, full, lease)
+        self.coming[self.next] = {
+            full[:end]
+            for end in (each // BLOCK_TOKENS for each in self.kv.states_to_come(self.next, cluster))
+        }
         taken_blocks = self.kv.stats()[cluster].transfer_blocks - before[cluster].transfer_blocks
         if branch and taken_blocks == owned_blocks + STATE_BLOCKS:
             self.branches[self.next] = branch
@@ -114,7 +123,11 @@ class Books(RuleBasedStateMachine):
     def computed(self, which: int) -> None:
         number = sorted(self.requests)[which % len(self.requests)]
         cluster, chain, lease = self.requests[number]
+        before = self.states(cluster)
         self.kv.computed(number)
+        named = {full[-1] for full in self.coming[number]}
+        assert self.states(cluster) <= before | named, "a state that nobody was asked to leave"
+        assert lease.stored or not named
         if lease.stored:
             self.published(cluster, chain)
         if number in self.branches:

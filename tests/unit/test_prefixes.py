@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.cache.pool import BLOCK_TOKENS
-from agents.config import FIRST_CACHE_TRANSFER, Cache
+from agents.config import FIRST_CACHE_TRANSFER, Cache, Compute
 from agents.fleet import Fleet, Flight, Instance
 from agents.policies.view import Cache as Judged
 from agents.policies.view import Decision, Request, Route
@@ -38,9 +38,11 @@ class Line:
 class Bench:
     """What the dispatcher does around the prefixes, without agents, clock or policy."""
 
-    def __init__(self, prfaas_bytes: int = 10 * GB, pd_bytes: int = 10 * GB) -> None:
+    def __init__(
+        self, prfaas_bytes: int = 10 * GB, pd_bytes: int = 10 * GB, compute: Compute | None = None
+    ) -> None:
         cache = Cache(prfaas_bytes=prfaas_bytes, pd_bytes=pd_bytes)
-        config = msgspec.structs.replace(make_config("router", Path()), cache=cache)
+        config = msgspec.structs.replace(make_config("router", Path()), cache=cache, compute=compute)
         self.fleet = Fleet(config)
         for instance in self.fleet.instances.values():
             instance.session = Line()  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,9 @@ ROWS = (
         for batch in (2, 1)
     ),
 )  # fmt: skip
+
+
+TINY = Path(__file__).parents[2] / "scenarios/profiles/tiny_hybrid_cpu.parquet"
 
 
 def problems_of(path: Path, *, quotes: bool = True) -> str:
@@ -118,6 +122,10 @@ def test_parquet_of_something_else_is_refused(tmp_path: Path) -> None:
         ('{"model": "tiny"}', "missing required field `source`"),
         ("{", "is not what describes a profile"),
         ('{"model": "tiny", "source": "x", "format": 2}', "has format 2"),
+        ('{"model": "tiny", "source": "x", "layers": -1}', "`int` >= 0"),
+        ('{"model": "tiny", "source": "x", "threads": 1000000000}', "`int` <= 1000000"),
+        ('{"model": "tiny", "source": "x", "layers": 3, "of_layers": 2}', "layers is 3, and of_layers 2"),
+        (" " * 2**20 + "{}", "is larger than 1 MiB"),
         ('{"model": "tiny", "source": "x", "of_layers": 3}', "of_layers is 3, and the profile has 2 layers"),
     ],
 )
@@ -128,6 +136,25 @@ def test_what_describes_a_profile_has_to_fit(tmp_path: Path, text: str, found: s
     path.with_suffix(".json").write_text(text)
     assert f"{tmp_path}/x.json: " in problems_of(path)
     assert found in problems_of(path)
+
+
+def test_what_describes_a_profile_is_a_file(tmp_path: Path) -> None:
+    """A pipe in its place is refused, not waited for."""
+    path = tmp_path / "x.parquet"
+    write(path, ROWS, ABOUT)
+    path.with_suffix(".json").unlink()
+    os.mkfifo(path.with_suffix(".json"))
+    assert f"{tmp_path}/x.json: is not a regular file" in problems_of(path)
+
+
+def test_what_a_profile_says_does_not_control_the_terminal(tmp_path: Path) -> None:
+    """Source and model are one short line of characters that print."""
+    path = tmp_path / "x.parquet"
+    write(path, ROWS, About(model="\x1b[2J", source="\n\x07" + "x" * 999))
+    profile = read(path)
+    assert profile.model == "\\x1b[2J"
+    assert profile.source.startswith("\\n\\x07xx")
+    assert len(profile.source) < 210
 
 
 def test_many_problems_are_cut_short_and_can_be_told_without_the_text(tmp_path: Path) -> None:
@@ -163,6 +190,18 @@ def planned(directory: Path, *changes: str) -> Plan:
 def told(plan: Plan, name: str) -> Config:
     agent = next(one for one in plan.agents if one.name == name)
     return msgspec.json.decode(agent_config(plan, agent, lambda host: host), type=Config)
+
+
+def test_the_reference_computes_what_was_completed(tmp_path: Path) -> None:
+    """Of all requests it is told the given ones; the client all."""
+    real = ("compute=real", "model=tiny_hybrid", "transport={connections: 2}")
+    mine = [f"clusters.{name}.profile={TINY}" for name in ("prfaas", "pd")]
+    plan = planned(tmp_path, *real, *mine)
+    reference = next(one for one in plan.agents if one.role == "reference")
+    some = {plan.requests[0].id, plan.requests[2].id}
+    config = msgspec.json.decode(agent_config(plan, reference, lambda host: host, some), type=Config)
+    assert {one.id for one in config.requests} == some
+    assert len(told(plan, "client").requests) == len(plan.requests)
 
 
 def test_a_scenario_takes_a_profile_by_its_path(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import zipfile
 from pathlib import Path
 
 import msgspec
@@ -13,7 +16,8 @@ import pytest
 from testbed.command import run_command
 from testbed.errors import ScenarioError
 from testbed.profiles import imports
-from testbed.profiles.read import read
+from testbed.profiles.cells import MAX_FILE_BYTES, MAX_ROWS
+from testbed.profiles.read import check, read
 from testbed.profiles.table import About, Row, about_path
 from testbed.record.__main__ import app
 
@@ -28,7 +32,7 @@ DECODE = {
 STATIC = "model,isl,osl,prefix,bs,ttft,tpot,tp\n"
 ATTENTION = (
     "n_embd,n_kv_head,num_tensor_parallel_workers,batch_size,prefill_chunk_size,kv_cache_size,is_prefill,"
-    "time_stats.attn_prefill.median,time_stats.attn_decode.median\n"
+    "time_stats.attn_prefill.median,time_stats.attn_decode.median,time_stats.attn_kv_cache_save.median\n"
 )
 OPERATIONS = (
     "input_layernorm attn_pre_proj attn_rope attn_post_proj post_attention_layernorm mlp_up_proj mlp_act "
@@ -88,6 +92,86 @@ def test_dynamo_arrays_that_cannot_be_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "none.npz", says="cannot be read")
 
 
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"prefill_isl": [1e30, 2e30]}, "prefill_isl[0]: 1e+30"),
+        ({"prefill_isl": [0.2, 64.0]}, "prefill_isl[0]: 0.2"),
+        ({"prefill_ttft": [5e-324, 3.0]}, "prefill_ttft[0]: 4.94066e-324"),
+        ({"prefill_ttft": [1.0, 1e308]}, "prefill_ttft[1]: 1e+308"),
+        ({**DECODE, "y_context_length": [1e-300, 1000, 2000]}, "y_context_length[0]: 1e-300"),
+        ({**DECODE, "max_kv_tokens": [1e300]}, "max_kv_tokens[0]: 1e+300"),
+        ({**DECODE, "max_kv_tokens": []}, "max_kv_tokens: 0 numbers"),
+        ({"prefill_isl": [True, True]}, "prefill_isl: an array of bool"),
+        ({"prefill_isl": [64 + 1j, 128]}, "prefill_isl: an array of complex128"),
+        ({"prefill_isl": np.array(["2020", "2021"], "datetime64[Y]")}, "prefill_isl: an array of datetime64"),
+        ({"prefill_isl": np.arange(1.0, MAX_ROWS + 2)}, f"at most {MAX_ROWS}"),
+    ],
+)
+def test_numbers_that_nothing_could_be_are_refused(
+    tmp_path: Path, arrays: dict[str, list[float]], says: str
+) -> None:
+    """Arrays with lengths or times that cannot be, too many, or no real numbers, with their place."""
+    refused(npz(tmp_path / "a.npz", {**PREFILL, **arrays}), says=says)
+
+
+def test_archives_are_measured_before_they_are_unpacked(tmp_path: Path) -> None:
+    """A member that says it has more numbers than a profile may is not read, however small the file is."""
+    packed, header = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("prefill_isl.npy", header.getvalue() + bytes(80))
+    (tmp_path / "liar.npz").write_bytes(packed.getvalue())
+    refused(tmp_path / "liar.npz", says=f"at most {MAX_ROWS}")
+    with (tmp_path / "large.npz").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    refused(tmp_path / "large.npz", says="is larger than 64 MiB")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("null", "not an object with arrays"),
+        ('{"prefill_isl": [null, 64], "prefill_ttft": [1, 2]}', "prefill_isl[0]: not a number"),
+        ('{"prefill_isl": [1' + "0" * 5000 + ', 64], "prefill_ttft": [1, 2]}', "prefill_isl[0]: inf"),
+        ("[" * 100_000, "not a file of arrays"),
+    ],
+)
+def test_json_that_is_no_arrays_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    """Whatever else JSON can be, in words of this project."""
+    refused(written(tmp_path / "a.json", text), says=says)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Only regular files are opened: a pipe would be waited for without end."""
+    os.mkfifo(tmp_path / "a.csv")
+    refused(tmp_path / "a.csv", says="is not a regular file")
+
+
+def test_what_the_reader_refuses_is_not_imported(tmp_path: Path) -> None:
+    """Missing layers, other layers than the model has, and too many rows are refused before it is written."""
+    text = "kind,tokens,seconds,layer\nprefill,1,1,\nprefill,2,2,\nlayer,1,1,0\n"
+    path = written(tmp_path / "a.csv", text)
+    refused(path, model="kimi_linear_48b", says="has 1 layers\n    allowed: 27")
+    refused(written(tmp_path / "b.csv", text.replace("1,1,0", "1,1,5")), says="no layer 0 at 1 tokens")
+    many = [Row(kind="prefill", tokens=tokens, median_s=1.0) for tokens in range(1, MAX_ROWS + 2)]
+    with pytest.raises(ScenarioError, match=f"at most {MAX_ROWS}"):
+        check(many, "many")
+    lines = "".join(f"{tokens},1\n" for tokens in range(1, MAX_ROWS + 2))
+    refused(written(tmp_path / "c.csv", f"tokens,prefill_s\n{lines}"), says=f"at most {MAX_ROWS}")
+
+
+def test_texts_of_a_file_do_not_control_the_terminal(tmp_path: Path) -> None:
+    """What does not print is escaped in messages, and long texts are cut."""
+    text = f"model,input_len,t_prefill_p50_ms\n\x1b[31mA,64,1\nB{'b' * 999},\x1b,2\n"
+    path = written(tmp_path / "a.csv", text)
+    with pytest.raises(ScenarioError) as caught:
+        convert(path)
+    assert "\\x1b[31mA" in str(caught.value)
+    assert len(str(caught.value)) < 600
+    refused(path, model="B" + "b" * 999, says=":3: input_len: '\\x1b'")
+
+
 def test_aiconfigurator_static_estimates(tmp_path: Path) -> None:
     """Batch 1 is prefill; every line with more than one token is decode, at the mean context."""
     text = f"{STATIC}m,1024,512,0,1,80,10,8\nm,1024,512,0,4,300,14,8\nm,4096,512,0,1,310,12,8\n"
@@ -115,21 +199,21 @@ def vidur(tmp_path: Path, attention: str, mlp: str) -> tuple[Path, Path]:
 
 MLP_LINES = "64,8,1,1" + ",0.1" * 9 + "\n64,8,1,101" + ",0.2" * 9 + "\n64,8,2,1" + ",9" * 9 + "\n"
 ATTENTION_LINES = (
-    "64,8,1,1,51,0,True,2.0,0\n64,8,1,1,101,0,True,4.0,0\n64,8,1,1,51,64,True,9.0,0\n"
-    "64,8,1,1,0,128,False,0,0.5\n64,8,1,1,0,256,False,0,0.6\n64,8,2,1,0,128,False,0,9\n"
+    "64,8,1,1,51,0,True,2.0,0,0.3\n64,8,1,1,101,0,True,4.0,0,0.3\n64,8,1,1,51,64,True,9.0,0,0.3\n"
+    "64,8,1,1,0,128,False,0,0.5,0.1\n64,8,1,1,0,256,False,0,0.6,0.1\n64,8,2,1,0,128,False,0,9,0.1\n"
 )
 
 
 def test_vidur_layers_are_summed_up(tmp_path: Path) -> None:
-    """A layer is the operations at that many tokens (in between: linearly) and the kernel, per layer."""
+    """A layer is the operations at that many tokens (in between: linearly), the kernel, and saving KV."""
     rows = convert(*vidur(tmp_path, ATTENTION_LINES, MLP_LINES), layers=10)
     assert points(rows, "prefill") == [
-        (51, None, pytest.approx(10 * (9 * 0.15 + 2) / 1000)),
-        (101, None, pytest.approx(10 * (9 * 0.2 + 4) / 1000)),
+        (51, None, pytest.approx(10 * (9 * 0.15 + 2.3) / 1000)),
+        (101, None, pytest.approx(10 * (9 * 0.2 + 4.3) / 1000)),
     ]
     assert points(rows, "decode") == [
-        (128, 1, pytest.approx(10 * (0.9 + 0.5) / 1000)),
-        (256, 1, pytest.approx(10 * (0.9 + 0.6) / 1000)),
+        (128, 1, pytest.approx(10 * (0.9 + 0.6) / 1000)),
+        (256, 1, pytest.approx(10 * (0.9 + 0.7) / 1000)),
     ]
 
 
@@ -181,7 +265,12 @@ def test_of_several_models_one_is_picked(tmp_path: Path) -> None:
         ("kind,tokens,seconds\nprefill,512,-1\nprefill,1.5,0.2\n", ":2: seconds: '-1'"),
         ("kind,tokens,seconds\nprefill,512,-1\nprefill,1.5,0.2\n", ":3: tokens: '1.5'"),
         ("kind,tokens,seconds\nprefill,512,1\ndecode,9,1\n", ":3: batch: ''"),
-        ("tokens,prefill_s\n512,0.1\n", "prefill of 1 lengths"),
+        ("tokens,prefill_s\n1_000,0.1\n", ":2: tokens: '1_000'"),
+        ("tokens,prefill_s\n\u0663,0.1\n", ":2: tokens: '\u0663'"),
+        ("tokens,prefill_s\n1,1e-320\n2,1e300\n", ":3: prefill_s: '1e300'"),
+        ("tokens,prefill_s,tokens\n1,1,2\n", ":1: more than one column tokens"),
+        ("kind,tokens,seconds,batch\ndecode,0,1,1\n", ":2: tokens: '0'"),
+        ("tokens,prefill_s\n512,0.1\n", "prefill rows of 1 lengths"),
         ("tokens,prefill_s\n512,0.1\n512,0.1\n1024,1\n", "prefill of 512 tokens is there more than once"),
         ("kind,tokens,seconds,batch\nprefill,1,1,\nprefill,2,2,\ndecode,9,1,1\n", "contexts of one length"),
     ],
@@ -202,6 +291,37 @@ def test_the_command_imports(tmp_path: Path) -> None:
     about = msgspec.json.decode(about_path(out).read_bytes(), type=About)
     assert about.source == "two.csv (csv)"
     assert out.with_suffix(".svg").exists()
+
+
+def test_an_import_does_not_replace_its_own_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """None of the three files is one of those that are imported, also with --force."""
+    path = written(tmp_path / "x.json", json.dumps(PREFILL))
+    assert run_command(app, ["--import", str(path), "--out", str(tmp_path / "x.parquet"), "--force"]) == 3
+    assert "x.json is what is imported" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_options_without_effect_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of measuring with an import, and --format without."""
+    out = ["--out", str(tmp_path / "x.parquet")]
+    assert run_command(app, ["--import", "x.csv", "--lengths", "1,2", "--batched", *out]) == 3
+    said = capsys.readouterr().err
+    assert "--lengths: has no effect with --import" in said
+    assert "--batched: has no effect with --import" in said
+    assert run_command(app, ["--model", "tiny_hybrid", "--format", "csv", *out]) == 3
+    assert "--format: has no effect without --import" in capsys.readouterr().err
+
+
+def test_of_a_long_profile_the_ends_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Thousands of lengths are twenty lines on the terminal, and a picture that a browser can bear."""
+    lines = "".join(f"{tokens},{tokens / 1000}\n" for tokens in range(1, 5001))
+    path, out = written(tmp_path / "a.csv", f"tokens,prefill_s\n{lines}"), tmp_path / "x.parquet"
+    assert run_command(app, ["--import", str(path), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "... 4,980 more" in said
+    assert said.count("\n") < 30
+    assert "5,000" in said
+    assert out.with_suffix(".svg").stat().st_size < 100_000
 
 
 def test_files_of_two_formats_are_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.cache.pool import BLOCK_TOKENS
 from agents.config import Compute, Config, Request
 from agents.prompts import FIRST_TOKEN, prompt
 from agents.shapes import SHAPES
@@ -42,6 +43,24 @@ def test_a_prompt_follows_from_seed_and_request_alone() -> None:
     others = [prompt(settings(2), asked(5, 40)), prompt(settings(1), asked(6, 40))]
     assert first not in others
     assert others[0] != others[1]
+
+
+def test_what_blocks_have_in_common_prompts_have() -> None:
+    """Full blocks follow from their ids, tails and blocks without an id from the request."""
+
+    def of(number: int, tokens: int, *ids: int) -> list[int]:
+        return prompt(settings(1), msgspec.structs.replace(asked(number, tokens), hash_ids=ids))
+
+    one, other = of(1, 2 * BLOCK_TOKENS + 9, 5, 6, 7), of(2, 3 * BLOCK_TOKENS + 9, 5, 6, 7, 8)
+    assert (len(one), len(other)) == (2 * BLOCK_TOKENS + 9, 3 * BLOCK_TOKENS + 9)
+    assert one[: 2 * BLOCK_TOKENS] == other[: 2 * BLOCK_TOKENS]
+    assert one[2 * BLOCK_TOKENS :] != other[2 * BLOCK_TOKENS :][:9], "a tail is nobody else's"
+    assert one[:BLOCK_TOKENS] != one[BLOCK_TOKENS : 2 * BLOCK_TOKENS]
+    assert of(1, BLOCK_TOKENS + 9, 5)[BLOCK_TOKENS:] == of(1, BLOCK_TOKENS + 9, 6)[BLOCK_TOKENS:]
+    unnamed = [of(number, 2 * BLOCK_TOKENS, 5) for number in (1, 2)]
+    assert unnamed[0][:BLOCK_TOKENS] == unnamed[1][:BLOCK_TOKENS]
+    assert unnamed[0][BLOCK_TOKENS:] != unnamed[1][BLOCK_TOKENS:]
+    assert of(1, 9, 5) == prompt(settings(1), asked(1, 9)), "a tail's id says nothing"
 
 
 def test_a_prompt_is_the_same_in_each_process() -> None:

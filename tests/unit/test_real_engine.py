@@ -45,14 +45,14 @@ def test_the_digest_is_over_all_logits_of_all_steps_in_order() -> None:
 @pytest.mark.parametrize("groups", [[1] * 10, [4, 4, 2], [10]])
 def test_a_prompt_s_bytes_are_those_that_the_layout_has(kernels: Kernels, groups: list[int]) -> None:
     """Of each layer, group after group; together they make an answer that begins with the start token."""
-    prompt, parts, first = kernels.prompt(prompt_of(70)), list[bytes](), 0
+    prompt, parts, first = kernels.prompt(prompt_of(70), 70), list[bytes](), 0
     for size in groups:
         parts.append(prompt.compute(range(first, first + size)))
         layers = range(first, first + size)
         assert len(parts[-1]) == sum(MODELS[SMALL].layer_bytes(layer, 70) for layer in layers)
         first += size
     whole = b"".join(parts)
-    far, near = kernels.answer(memoryview(whole), 70), Answer(prompt.cache)
+    far, near = kernels.answer(memoryview(whole), 70, 70), Answer(prompt.cache)
     assert far.next == near.next == START_TOKEN
     for _ in range(5):
         kernels.step([far])
@@ -62,9 +62,9 @@ def test_a_prompt_s_bytes_are_those_that_the_layout_has(kernels: Kernels, groups
 
 def test_an_answer_does_not_need_the_bytes_that_it_was_made_of(kernels: Kernels) -> None:
     """They may be overwritten as soon as they were read."""
-    prompt = kernels.prompt(prompt_of(70))
+    prompt = kernels.prompt(prompt_of(70), 70)
     data = bytearray(prompt.compute(range(10)))
-    far, near = kernels.answer(memoryview(data), 70), Answer(prompt.cache)
+    far, near = kernels.answer(memoryview(data), 70, 70), Answer(prompt.cache)
     data[:] = bytes(len(data))
     for one in (far, near):
         kernels.step([one])

@@ -5,14 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from agents.config import Config
+from agents.profiles import MODELS
 from testbed import run
 from testbed.command import run_command
+from testbed.containers import CONTAINER_SHARED
 from testbed.kernel import Clock, Kernel
 from testbed.plan import Plan
 from testbed.resolve import load_and_resolve
 from testbed.resolve.compute import LIBRARY_BYTES
+from testbed.resolve.system import MIB
+from testbed.system import agent_config, prefixes_bytes, shares_prefixes
 from testbed.verdict import conclude
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +116,34 @@ def test_who_computes_has_the_memory_for_it() -> None:
     more_bytes = plans["real"].memory_bytes - plans["replay"].memory_bytes
     assert more_bytes >= 3 * LIBRARY_BYTES
     assert plans["real"].compute == "real"
+
+
+def test_cached_prefixes_have_the_memory_for_it() -> None:
+    """Of the guest for both clusters, of each instance for its own, and a directory for those alone.
+
+    All prompts count, not the size of the cache: nothing is deleted.
+    """
+    path = ROOT / "scenarios/real_prefixes.yaml"
+    plans = [
+        load_and_resolve(path, overrides=[f"cache={{prfaas: {size}, pd: 0B}}"])[1] for size in ("9MB", "9GB")
+    ]
+    without = load_and_resolve(path, overrides=["cache=null"])[1]
+    for plan in plans:
+        both_bytes = prefixes_bytes(plan)
+        assert both_bytes > 2 * 10 * MODELS["tiny_hybrid"].bytes_per_token * 512
+        assert 0 <= plan.memory_bytes - without.memory_bytes - both_bytes < MIB
+        for one, other in zip(plan.agents, without.agents, strict=True):
+            more_bytes = one.memory_bytes - other.memory_bytes
+            computes = one.role in {"prefill", "decode", "reference"}
+            assert computes * both_bytes // 2 <= more_bytes <= computes * (both_bytes // 2 + MIB)
+            shares = one.cluster if one.role in {"prefill", "decode"} else ""
+            assert (shares_prefixes(plan, one), shares_prefixes(without, other)) == (shares, "")
+            for agent, told, where in ((one, plan, shares), (other, without, "")):
+                config = msgspec.json.decode(agent_config(told, agent, str), type=Config)
+                assert config.compute is not None
+                assert config.compute.prefixes == (CONTAINER_SHARED if where else "")
+    assert prefixes_bytes(without) == 0
+    assert prefixes_bytes(msgspec.structs.replace(plans[0], compute="replay")) == 0
 
 
 def test_the_watchdog_waits_for_the_reference() -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
+from threading import Barrier, Thread
 
 import msgspec
 import polars as pl
@@ -89,24 +95,137 @@ def test_a_profile_on_disk_has_the_columns_and_nothing_else_stays(tmp_path: Path
 def test_nothing_half_written_stays(tmp_path: Path) -> None:
     """A profile that cannot be written leaves no temporary file."""
     path = tmp_path / "x.parquet"
-    with pytest.raises(OSError, match="No such file"):
-        write(tmp_path / "gone" / "x.parquet", [], About(model="", source=""))
+    with pytest.raises(OSError, match="too long"):
+        write(tmp_path / f"{'x' * 250}.parquet", [], About(model="", source=""))
     path.mkdir()
     with pytest.raises(OSError, match="directory"):
-        write(path, [], About(model="", source=""))
-    assert not [one.name for one in tmp_path.iterdir() if one.name.endswith(".part")]
+        write(path, [], About(model="", source=""), force=True)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("512", "at least 2"), ("1024,512", "ascending"), ("0,512", "from 1 on"), ("a,b", "whole numbers")],
+    [
+        ("512", "at least 2"),
+        ("1024,512", "ascending"),
+        ("0,512", "from 1 to 4096"),
+        ("512,4097", "from 1 to 4096"),
+        ("a,b", "whole numbers"),
+        ("1,1_0", "whole numbers"),
+        ("1,\u0663", "whole numbers"),
+        (",".join(map(str, range(1, 400))), "at most 256"),
+    ],
 )
 def test_a_wrong_list_of_lengths_is_said(text: str, found: str) -> None:
-    """Lengths are whole numbers from 1 on that rise, at least two."""
+    """Lengths are whole numbers in plain digits that rise up to a limit: at least two, and not too many."""
     problems: list[Problem] = []
-    asked.numbers("--lengths", text, 2, problems)
+    asked.numbers("--lengths", text, 2, 4096, problems)
     assert len(problems) == 1
     assert found in str(problems[0])
+
+
+def test_two_writers_do_not_mix(tmp_path: Path) -> None:
+    """Of two at the same time one is refused, or with `force` replaces the other: the files are of one."""
+    path, lost = tmp_path / "x.parquet", []
+
+    def writes(name: str, points: int, start: Barrier, *, force: bool) -> None:
+        rows = [Row(kind="prefill", tokens=tokens, median_s=1.0) for tokens in range(1, points + 1)]
+        start.wait()
+        try:
+            write(path, rows, About(model=name, source="s"), plot=name, force=force)
+        except FileExistsError:
+            lost.append(name)
+
+    for force in (False, True, True, True):
+        start = Barrier(2)
+        both = [
+            Thread(target=writes, args=(name, points, start), kwargs={"force": force})
+            for name, points in (("a", 3), ("b", 3000))
+        ]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        name = plot_path(path).read_text()
+        assert msgspec.json.decode(about_path(path).read_bytes(), type=About).model == name
+        assert pl.read_parquet(path).height == {"a": 3, "b": 3000}[name]
+        assert len(list(tmp_path.iterdir())) == 3
+    assert len(lost) == 1
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(errno.ENOSPC, 2), (errno.EROFS, 3)])
+def test_a_full_disk_is_the_machine_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, exit_code: int
+) -> None:
+    """No room ends the command with 2, a place where nothing can be written with 3; nothing stays."""
+    (tmp_path / "a.csv").write_text("tokens,prefill_s\n1,1\n2,2\n")
+
+    def full(path: Path, _content: bytes) -> int:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert run("--import", str(tmp_path / "a.csv"), "--out", str(tmp_path / "x.parquet")) == exit_code
+    assert [one.name for one in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_place_that_cannot_be_is_refused_before_anything_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below a file, and with too long a name; no directory is made."""
+    (tmp_path / "file").touch()
+    for out, says in (
+        (tmp_path / "file" / "x", "is no directory"),
+        (tmp_path / "n" / ("x" * 250), "too long"),
+    ):
+        assert run("--model", "tiny_hybrid", "--out", f"{out}.parquet") == 3
+        assert says in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_step_that_no_memory_holds_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest batch at the longest context has a limit of its own."""
+    held = ("--batches", "4096", "--contexts", "1,1048576")
+    assert run("--model", "tiny_hybrid", *held, "--out", str(tmp_path / "x.parquet")) == 3
+    assert "at most 16777216 tokens in all" in capsys.readouterr().err
+
+
+RECORDER = """
+import sys
+from rich.console import Console
+from agents.measurements import Wanted
+from testbed.record.measuring import lines
+some = dict(lengths=(1, 2), batches=(1,), contexts=(1, 2), warmup=0, repeats=1, threads=1)
+sys.executable = sys.argv[1]
+list(lines(Wanted(model="tiny_hybrid", layers=4, device="cpu", exact=True, **some), Console()))
+"""
+
+
+def test_measuring_ends_with_who_asked_for_it(tmp_path: Path) -> None:
+    """When the recorder is killed outright, the process that measures, here one that sleeps, ends too."""
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    recorder = subprocess.Popen([sys.executable, "-c", RECORDER, str(sleeper)])
+    try:
+        measuring = _sleeping(Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children"))
+    finally:
+        recorder.kill()
+        recorder.wait()
+    ended_by_s = time.monotonic() + 5
+    while (said := Path(f"/proc/{measuring}/cmdline")).exists() and said.read_bytes():
+        assert time.monotonic() < ended_by_s
+        time.sleep(0.02)
+
+
+def _sleeping(children: Path) -> str:
+    """The process that measures, once it is what it will be."""
+    ended_by_s = time.monotonic() + 30
+    while time.monotonic() < ended_by_s:
+        for pid in children.read_text().split():
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x0060\0":
+                return pid
+        time.sleep(0.02)
+    raise AssertionError("it was never started")
 
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

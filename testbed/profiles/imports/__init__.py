@@ -11,13 +11,13 @@ from agents.kv_layouts import MODELS
 from testbed.errors import Problem, ScenarioError
 from testbed.profiles.imports import aiconfigurator, dynamo, plain, vidur
 from testbed.profiles.imports.lines import Sheet
+from testbed.profiles.read import check
 from testbed.profiles.table import Row
 
 Format = Literal["dynamo", "aiconfigurator", "vidur", "csv"]
 FORMATS: Final[tuple[Format, ...]] = ("dynamo", "aiconfigurator", "vidur", "csv")
 FILES: Final = {"dynamo": (1, 2), "aiconfigurator": (1, 1), "vidur": (2, 2), "csv": (1, 1)}
 """Least and most files of each."""
-LEAST_POINTS: Final = 2
 
 
 def guess(path: Path) -> Format:
@@ -38,7 +38,8 @@ def convert(paths: Sequence[Path], wanted: Format | None, *, model: str, layers:
     `layers` of the model, where the files are of one layer (vidur) and `model` is none that is known here.
 
     Raises:
-        ScenarioError: files of several formats or too many, what is wrong in them by line, or too few points.
+        ScenarioError: files of several formats or too many, what is wrong in them by line, or what would be
+            refused in the profile, such as too few points.
     """
     formats = {wanted or guess(path) for path in paths}
     if len(formats) > 1:
@@ -49,7 +50,9 @@ def convert(paths: Sequence[Path], wanted: Format | None, *, model: str, layers:
         allowed = f"{least}" if least == most else f"{least} or {most}"
         raise ScenarioError(Problem("--import", f"{len(paths)} files of format {chosen}", allowed))
     rows = _rows(paths, chosen, model, layers)
-    _check(rows, ", ".join(map(str, paths)))
+    where = ", ".join(map(str, paths))
+    _once(rows, where)
+    check(rows, where, len(MODELS[model].layers) if model in MODELS else 0)
     return sorted(rows, key=lambda row: (row.kind != "prefill", row.kind, row.batch or 0, row.tokens))
 
 
@@ -69,15 +72,7 @@ def _rows(paths: Sequence[Path], chosen: Format, model: str, layers: int | None)
     return vidur.rows(attention, mlp, of_layers)
 
 
-def _check(rows: Sequence[Row], where: str) -> None:
-    """Enough points, none twice."""
-    lengths = {row.tokens for row in rows if row.kind == "prefill"}
-    if len(lengths) < LEAST_POINTS:
-        raise ScenarioError(Problem(where, f"prefill of {len(lengths)} lengths", f"at least {LEAST_POINTS}"))
-    contexts = {row.tokens for row in rows if row.kind == "decode"}
-    if len(contexts) == 1:
-        found = "decode with contexts of one length"
-        raise ScenarioError(Problem(where, found, f"none, or at least {LEAST_POINTS}"))
+def _once(rows: Sequence[Row], where: str) -> None:
     counts = Counter((row.kind, row.tokens, row.layer, row.batch) for row in rows)
     twice = [key for key, count in counts.items() if count > 1]
     if twice:

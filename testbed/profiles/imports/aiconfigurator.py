@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from testbed.errors import Problem, ScenarioError
+from testbed.profiles.cells import printable
 from testbed.profiles.imports.lines import Line, Sheet
 from testbed.profiles.table import Row
 
@@ -43,9 +44,9 @@ def _points(line: Line) -> list[Row]:
         line.refuse("prefix", "0: what is computed is the whole prompt")
     points = []
     if batch == 1:
-        points.append(Row(kind="prefill", tokens=isl, median_s=line.positive("ttft") / MS_PER_S))
+        points.append(Row(kind="prefill", tokens=isl, median_s=line.seconds("ttft", MS_PER_S)))
     if osl > 1:  # the first token is prefill's
-        step_s = line.positive("tpot") / MS_PER_S
+        step_s = line.seconds("tpot", MS_PER_S)
         points.append(Row(kind="decode", tokens=isl + osl // 2, batch=batch, median_s=step_s))
     return points
 
@@ -54,5 +55,5 @@ def _one_setup(sheet: Sheet) -> None:
     for column in SETUP:
         values = list(dict.fromkeys(line.text(column) for line in sheet.lines))
         if len(values) > 1:
-            found = f"{len(values)} values of {column}: {', '.join(values)}"
+            found = printable(f"{len(values)} values of {column}: {', '.join(values)}")
             raise ScenarioError(Problem(str(sheet.path), found, "one", "keep the lines of one setup"))

@@ -8,18 +8,36 @@ rounded. The planner's JSON files have the same names. Throughputs are not read:
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import statistics
+import zipfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
+from agents.compute_profile import FURTHEST_TOKENS
 from testbed.errors import Problem, ScenarioError
+from testbed.profiles.cells import LEAST_S, LONGEST_S, MAX_ROWS, content, printable
 from testbed.profiles.table import Row
 
 MS_PER_S: Final = 1000.0
 PREFILL: Final = ("prefill_isl", "prefill_ttft")
 DECODE: Final = ("x_kv_usage", "y_context_length", "z_itl", "max_kv_tokens")
+LIMITS: Final = {
+    "prefill_isl": (1.0, float(FURTHEST_TOKENS)),
+    "prefill_ttft": (LEAST_S * MS_PER_S, LONGEST_S * MS_PER_S),
+    "x_kv_usage": (1e-12, 1.0),
+    "y_context_length": (1.0, float(FURTHEST_TOKENS)),
+    "z_itl": (LEAST_S * MS_PER_S, LONGEST_S * MS_PER_S),
+    "max_kv_tokens": (1.0, 1e12),
+}
+"""Least and most of each."""
+MAX_JSON_BYTES: Final = 16 * 2**20
+MOST_BYTES_EACH: Final = 8
+MOST_HEADER_BYTES: Final = 4096
+FILES: Final = "raw_data.npz, or the same as JSON"
 
 Arrays = dict[str, list[float]]
 
@@ -41,21 +59,68 @@ def rows(path: Path) -> list[Row]:
 
 def _load(path: Path) -> Arrays:
     """The arrays that have a meaning here, as they are or as lists of JSON."""
-    import numpy as np  # noqa: PLC0415 - 0.1 s, which other formats do not need
-
     try:
         if path.suffix == ".json":
-            raw = json.loads(path.read_text(encoding="utf-8"))
-            known = {name: raw[name] for name in (*PREFILL, *DECODE) if name in raw}
-        else:
-            with np.load(path, allow_pickle=False) as raw:
-                known = {name: raw[name] for name in (*PREFILL, *DECODE) if name in raw}
-        return {name: np.asarray(values, dtype=float).ravel().tolist() for name, values in known.items()}
+            return _from_json(path, content(path, MAX_JSON_BYTES))
+        return _from_archive(path, content(path))
     except OSError as error:
-        problem = Problem(str(path), f"cannot be read: {error.strerror or error}", "a file of arrays")
-    except Exception as error:  # noqa: BLE001 - zip, header, pickle, JSON: numpy raises what comes up
-        problem = Problem(str(path), f"not a file of arrays: {error}", "raw_data.npz, or the same as JSON")
+        problem = Problem(str(path), f"cannot be read: {error.strerror or error}", FILES)
+    except ScenarioError:
+        raise
+    except Exception:  # noqa: BLE001 - of zip, of numpy's headers, of JSON: what comes up, and says little
+        problem = Problem(str(path), "not a file of arrays", FILES)
     raise ScenarioError(problem)
+
+
+def _from_json(path: Path, data: bytes) -> Arrays:
+    raw = json.loads(data.decode("utf-8-sig"), parse_int=float)
+    if not isinstance(raw, dict):
+        raise ScenarioError(Problem(str(path), "not an object with arrays", FILES))
+    known = {name: raw[name] for name in (*PREFILL, *DECODE) if name in raw}
+    arrays = {name: value if isinstance(value, list) else [value] for name, value in known.items()}
+    for name, values in arrays.items():
+        _check_count(f"{path}: {name}", len(values))
+        if wrong := [index for index, value in enumerate(values) if not isinstance(value, float)]:
+            raise ScenarioError(Problem(f"{path}: {name}[{wrong[0]}]", "not a number", "numbers"))
+    return arrays
+
+
+def _from_archive(path: Path, data: bytes) -> Arrays:
+    """What an archive says that it has is looked at before it is unpacked."""
+    import numpy as np  # noqa: PLC0415 - 0.1 s, which other formats do not need
+
+    arrays: Arrays = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        there = set(archive.namelist())
+        for name in (*PREFILL, *DECODE):
+            if f"{name}.npy" not in there:
+                continue
+            where = f"{path}: {name}"
+            member = archive.getinfo(f"{name}.npy")
+            _check_count(where, (member.file_size - MOST_HEADER_BYTES) // MOST_BYTES_EACH)
+            with archive.open(member) as file:
+                _check_header(where, file)
+            with archive.open(member) as file:
+                values: Any = np.lib.format.read_array(file, allow_pickle=False)
+            arrays[name] = values.astype(float).ravel().tolist()
+    return arrays
+
+
+def _check_header(where: str, file: IO[bytes]) -> None:
+    """Real numbers, and not too many."""
+    import numpy as np  # noqa: PLC0415 - see above
+
+    first = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(file)
+    if kind.kind not in "iuf" or kind.itemsize > MOST_BYTES_EACH:
+        raise ScenarioError(Problem(where, f"an array of {printable(str(kind))}", "an array of numbers"))
+    _check_count(where, math.prod(shape))
+
+
+def _check_count(where: str, count: int) -> None:
+    if count > MAX_ROWS:
+        raise ScenarioError(Problem(where, "too many numbers", f"at most {MAX_ROWS}"))
 
 
 def _same_length(path: Path, arrays: Arrays, names: tuple[str, ...]) -> None:
@@ -66,12 +131,13 @@ def _same_length(path: Path, arrays: Arrays, names: tuple[str, ...]) -> None:
 
 
 def _check(path: Path, arrays: Arrays, names: tuple[str, ...]) -> None:
-    """All numbers above 0 (NaN and infinity are not)."""
+    """All numbers within LIMITS (NaN is not)."""
     wrong = [
-        Problem(f"{path}: {name}[{index}]", f"{value:g}", "a number above 0")
+        Problem(f"{path}: {name}[{index}]", f"{value:g}", f"a number from {least:g} to {most:g}")
         for name in names
+        for least, most in (LIMITS[name],)
         for index, value in enumerate(arrays[name])
-        if not 0 < value < float("inf")
+        if not least <= value <= most
     ]
     if wrong:
         raise ScenarioError(*wrong[:10])
@@ -91,7 +157,9 @@ def _decode(path: Path, arrays: Arrays) -> list[Row]:
     _same_length(path, arrays, points)
     _check(path, arrays, DECODE)
     if len(arrays["max_kv_tokens"]) != 1:
-        raise ScenarioError(Problem(f"{path}: max_kv_tokens", "more than one number", "one"))
+        raise ScenarioError(
+            Problem(f"{path}: max_kv_tokens", f"{len(arrays['max_kv_tokens'])} numbers", "one")
+        )
     steps_s: dict[tuple[int, int], list[float]] = defaultdict(list)
     for usage, context, itl_ms in zip(*(arrays[name] for name in points), strict=True):
         batch = max(1, round(usage * arrays["max_kv_tokens"][0] / context))

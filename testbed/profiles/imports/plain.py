@@ -10,6 +10,7 @@ Other columns are ignored.
 from __future__ import annotations
 
 from testbed.errors import Problem, ScenarioError
+from testbed.profiles.cells import printable
 from testbed.profiles.imports.lines import Line, Sheet
 from testbed.profiles.table import Row
 
@@ -24,10 +25,10 @@ def rows(sheet: Sheet, model: str) -> list[Row]:
     """
     header = set(sheet.header)
     if {"tokens", "prefill_s"} <= header:
-        found = [_prefill(line.integer("tokens"), line.positive("prefill_s")) for line in sheet.lines]
+        found = [_prefill(line.integer("tokens"), line.seconds("prefill_s")) for line in sheet.lines]
     elif {"model", "input_len", "t_prefill_p50_ms"} <= header:
         found = [
-            _prefill(line.integer("input_len"), line.positive("t_prefill_p50_ms") / MS_PER_S)
+            _prefill(line.integer("input_len"), line.seconds("t_prefill_p50_ms", MS_PER_S))
             for line in _of_model(sheet, model)
         ]
     else:
@@ -47,7 +48,7 @@ def _prefill(tokens: int, seconds: float) -> Row:
 
 
 def _row(line: Line) -> Row:
-    tokens, seconds = line.integer("tokens", least=0), line.positive("seconds")
+    tokens, seconds = line.integer("tokens"), line.seconds("seconds")
     match line.text("kind"):
         case "prefill":
             return _prefill(tokens, seconds)
@@ -65,6 +66,6 @@ def _of_model(sheet: Sheet, model: str) -> list[Line]:
     wanted = [name for name in names if not model or plain_name(name) == plain_name(model)]
     if len(wanted) != 1:
         found = f"no model {model!r}" if model else f"{len(names)} models"
-        problem = Problem(str(sheet.path), found, ", ".join(names), "say which by --model")
+        problem = Problem(str(sheet.path), found, printable(", ".join(names)), "say which by --model")
         raise ScenarioError(problem)
     return [line for line in sheet.lines if line.text("model") == wanted[0]]
