@@ -15,6 +15,14 @@ _REQUESTS = 1 << 32
 FIRST_CACHE_TRANSFER = 1 << 40
 """Transfers of cached prefixes are numbered from here; those of requests see `job`."""
 MAX_ATTEMPTS = 100
+COMPUTE_ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
+"""For programs that compute with torch: glibc keeps what was freed, or every activation would cost page
+faults, a tenth of the time (mallopt(3)).
+"""
 Payload = Literal["synthetic", "verified", "tensors"]
 """What KV bytes are: zeros, noise that is checked, or what their producer computed."""
 

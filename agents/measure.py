@@ -7,6 +7,7 @@ once, so that a slow moment of the machine falls on all of them alike.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -45,17 +46,18 @@ def measure(wanted: Wanted) -> Iterator[Line]:
     held = [random_cache(shape, device, context - 1) for context in wanted.contexts]
     prompts = [[draw.randrange(shape.vocab) for _ in range(length)] for length in wanted.lengths]
     for number in range(-wanted.warmup, wanted.repeats):
-        for sample in _round(model, prompts, held, wanted.batches, device):
+        for sample in _round(model, prompts, held, wanted, device):
             if number >= 0:
                 yield sample
 
 
 def _round(
-    model: TimedModel, prompts: list[list[int]], held: list[Cache], batches: tuple[int, ...], device: Device
+    model: TimedModel, prompts: list[list[int]], held: list[Cache], wanted: Wanted, device: Device
 ) -> Iterator[Line]:
     """Everything once; requests hold what the caches `held` do, and one token more."""
     for prompt in prompts:
         cache = Cache(model.shape, device.name)
+        time.sleep(wanted.rest_s)
         marks = Marks(device)
         for _ in model.prefill(prompt, cache):
             marks.add()
@@ -64,7 +66,7 @@ def _round(
         sizes = (cache.size_bytes(layer, len(prompt)) for layer in range(len(layers_s)))
         yield Kv(len(prompt), tuple(sizes))
     for one in held:
-        for batch in batches:
+        for batch in wanted.batches:
             caches = [one.copy() for _ in range(batch)]
             model.step_timed(caches)  # a cache grows at its first step, and not for long afterwards
             layers_s, total_s = model.step_timed(caches)

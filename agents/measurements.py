@@ -24,6 +24,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     """0: as many as torch takes by itself."""
     exact: bool
+    rest_s: float = 0.0
+    """How long nothing is done before each prefill."""
 
     @property
     def timed(self) -> int:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Recipe:
     config: bytes
     shares: str = ""
     """The directory in memory that it shares with all agents that say the same; empty: none."""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -217,6 +219,7 @@ class Containers:
                     "LANG=C.UTF-8",
                     "PYTHONHASHSEED=0",
                     "PYTHONDONTWRITEBYTECODE=1",
+                    *(f"{name}={value}" for name, value in sorted(recipe.environment.items())),
                     f"PYTHONPATH={PROJECT}:{sysconfig.get_path('purelib')}",
                 ],
                 "user": {"uid": 0, "gid": 0},

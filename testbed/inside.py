@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from agents.config import COMPUTE_ENVIRONMENT
 from testbed import filling, namespaces, probes, reference, sysctl
 from testbed.capture.tcpdump import FLUSH_S, Captures
 from testbed.containers import Container, Containers, Recipe
@@ -227,6 +228,7 @@ class Run:
             memory_bytes=agent.memory_bytes,
             config=agent_config(self._plan, agent, self._at, completed),
             shares=shares_prefixes(self._plan, agent),
+            environment=COMPUTE_ENVIRONMENT if self._plan.compute == "real" else {},
         )
 
     async def _reference(self, containers: Containers) -> None:

@@ -69,6 +69,9 @@ def record(
     threads: Annotated[
         int, typer.Option(min=0, max=MAX_THREADS, help="Of torch; 0: as many as it takes. Agents have 1.")
     ] = 1,
+    rest: Annotated[
+        float, typer.Option(min=0, max=60, help="Seconds of rest before each prefill, as under a light load.")
+    ] = 0.0,
     batched: Annotated[
         bool, typer.Option("--batched", help="One matrix product for a batch, as an engine does.")
     ] = False,
@@ -96,7 +99,8 @@ def record(
     else:
         wanted = asked.wanted(
             model=model, device=device, layers=layers, lengths=lengths, batches=batches, contexts=contexts,
-            warmup=warmup, repeats=repeats, threads=threads, batched=batched, problems=problems,
+            warmup=warmup, repeats=repeats, threads=threads, rest=rest, batched=batched,
+            problems=problems,
         )  # fmt: skip
         asked.raise_all(problems)
         assert wanted is not None
@@ -158,6 +162,7 @@ def _command(wanted: Wanted, out: Path) -> str:
     counts = {"layers": wanted.layers, "warmup": wanted.warmup, "repeats": wanted.repeats}
     options = [f"--{name} {','.join(map(str, values))}" for name, values in lists.items()]
     options += [f"--{name} {value}" for name, value in {**counts, "threads": wanted.threads}.items()]
+    options += [f"--rest {wanted.rest_s:g}"] if wanted.rest_s else []
     options += [] if wanted.exact else ["--batched"]
     what = f"--model {wanted.model} --device {wanted.device}"
     return f"python -m testbed.record {what} {' '.join(options)} --out {shlex.quote(str(out))}"

@@ -23,7 +23,17 @@ MOST_TOKENS: Final = 2**20
 MOST_BATCH: Final = 4096
 MOST_HELD_TOKENS: Final = 2**24
 """Of the largest batch at the longest context."""
-MEASURING: Final = ("device", "lengths", "batches", "contexts", "warmup", "repeats", "threads", "batched")
+MEASURING: Final = (
+    "device",
+    "lengths",
+    "batches",
+    "contexts",
+    "warmup",
+    "repeats",
+    "threads",
+    "rest",
+    "batched",
+)
 IMPORTING: Final = {"form": "format"}
 """Parameters, and the option where that has another name."""
 DEVICES: Final = ("auto", "cpu", "cuda")
@@ -63,6 +73,7 @@ def wanted(
     warmup: int,
     repeats: int,
     threads: int,
+    rest: float,
     batched: bool,
     problems: list[Problem],
 ) -> Wanted | None:
@@ -90,6 +101,7 @@ def wanted(
         repeats=repeats,
         threads=threads,
         exact=not batched,
+        rest_s=rest,
     )
     if found.batches and found.contexts and found.batches[-1] * found.contexts[-1] > MOST_HELD_TOKENS:
         held = f"a batch of {found.batches[-1]} with {found.contexts[-1]} tokens each"

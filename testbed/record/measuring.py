@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from agents.config import COMPUTE_ENVIRONMENT
 from agents.measurements import EXIT_MACHINE, Began, Kv, Line, Wanted
 from testbed.errors import MachineError, Problem, RunError
 
@@ -40,6 +42,7 @@ def lines(wanted: Wanted, console: Console) -> Iterator[Line]:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 process_group=0,
+                env={**os.environ, **COMPUTE_ENVIRONMENT},
             ) as program,
         ):
             try:
