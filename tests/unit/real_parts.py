@@ -149,22 +149,33 @@ async def served(prefill: Node, decode: Node, number: int) -> bool:
     return (await answers(decode, [number]))[number] == right()[number]
 
 
+OTHERS: frozenset[str] = frozenset()
+"""Memories that tests before in this process left, such as the shared pages of other payloads."""
+
+
+def start_counting() -> None:
+    """From now on only what is made from now on counts."""
+    global OTHERS  # noqa: PLW0603 - of this process
+    OTHERS = memfds()
+
+
 async def idle(*nodes: Node) -> None:
     """Wait until none has anything to do; then nothing is held."""
     for node in nodes:
         await node.instance.prefill.idle()
         await node.instance.decode.idle()
         assert (node.held_bytes(), node.instance._receiver._kept) == (0, {})
-    assert memfds() == 0
+    assert not memfds(OTHERS)
 
 
-def memfds() -> int:
-    """How many memories to send KV from are open."""
-    count = 0
+def memfds(before: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The memories to send KV from that are open, but for those that were `before`."""
+    found = set()
     for one in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            count += one.readlink().name.startswith("memfd:kv")
-    return count
+            if one.readlink().name.startswith("memfd:kv"):
+                found.add(one.name)
+    return frozenset(found - before)
 
 
 def pair(nodes: Nodes) -> tuple[Node, Node]:
