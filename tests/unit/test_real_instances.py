@@ -239,15 +239,15 @@ def test_requests_that_share_a_batch_are_right(play: Play, monkeypatch: pytest.M
 
     async def scenario(nodes: Nodes) -> None:
         decode = nodes["decode-b2"]
-        decode.instance.order("slow", "20")
+        decode.instance.order("slow", "6")
         for number in range(len(REQUESTS)):
             ask(nodes["prefill-a1" if number % 2 else "prefill-b1"], decode, number)
             await asyncio.sleep(0.01)
         assert await answers(decode, range(len(REQUESTS))) == right()
-        assert max(sizes) >= 3
-        assert len(set(sizes)) >= 3
+        assert max(sizes) >= 2
+        assert len(set(sizes)) >= 2
         joined = [line["t_ns"] for line in decode.journal("decode")]
-        assert len(set(joined)) >= 3
+        assert len(set(joined)) >= 2
         await idle(nodes["prefill-a1"], nodes["prefill-b1"], decode)
 
     play(scenario)
