@@ -147,6 +147,8 @@ class Compute(Frozen, frozen=True):
     seed: int
     prefixes: str = ""
     """Directory of the cached prefixes that all instances of a cluster share; empty: none are kept."""
+    longest_tokens: int = 0
+    """Of the prompts that will come: an instance computes as many once before it is ready; 0: nothing."""
 
 
 class Cache(Frozen, frozen=True):

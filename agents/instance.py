@@ -213,7 +213,10 @@ def _kernels(settings: config.Config) -> Kernels | None:
         return None
     from agents.compute.engine import Kernels  # noqa: PLC0415 - torch, only where it computes
 
-    return Kernels(settings)
+    kernels = Kernels(settings)
+    if settings.compute.longest_tokens:
+        kernels.warm_up(settings.compute.longest_tokens)
+    return kernels
 
 
 async def _main() -> None:

@@ -19,7 +19,7 @@ from benchmarks.scenario_runs import BenchmarkError
 SCENARIO = ROOT / "scenarios" / "recorded_profile.yaml"
 RECORD = (
     "testbed.record --model tiny_hybrid --device cpu --threads 1 --lengths 1536,2048,3072,4096 "
-    "--batches 1,2 --contexts 1536,4608 --rest 1.5"
+    "--batches 1,2 --contexts 1536,4608 --rest 1.5 --kernel uml"
 )
 WITHIN_PERCENT = 5.0
 

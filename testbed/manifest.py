@@ -64,9 +64,9 @@ def write(
         **(_host() if kernel == "host" else _guest(run)),
         "version": _version(),
         **_commit(),
-        "host_cpu": _cpu("model name"),
-        "host_cpu_stepping": "/".join(_cpu(name) for name in ("cpu family", "model", "stepping")),
-        "host_cpu_flags": _short(_cpu("flags").split()),
+        "host_cpu": cpu("model name"),
+        "host_cpu_stepping": "/".join(cpu(name) for name in ("cpu family", "model", "stepping")),
+        "host_cpu_flags": _short(cpu("flags").split()),
         "user": "root" if os.geteuid() == 0 else "ordinary",
         "python": sys.version,
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
@@ -133,7 +133,7 @@ def _commit() -> dict[str, Any]:
     return {"commit": commits[0], "changed_files": sum(line[0] != "#" for line in lines)} if commits else {}
 
 
-def _cpu(name: str) -> str:
+def cpu(name: str) -> str:
     """A line of the first processor in /proc/cpuinfo; empty where this kind of processor has none."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.partition(":")[0].strip() == name:

@@ -75,7 +75,9 @@ def agent_config(
                 conversion_ns=plan.policy.conversion_ns,
             ),
             cache=plan.cache,
-            compute=config.Compute(plan.seed, prefixes) if plan.compute == "real" else None,
+            compute=config.Compute(plan.seed, prefixes, max(one.input_tokens for one in plan.requests))
+            if plan.compute == "real"
+            else None,
             timeouts=plan.timeouts,
             failures=plan.failures,
             flaws=plan.flaws,

@@ -23,6 +23,7 @@ from agents.measurements import Began, Wanted
 from agents.shapes import SHAPES
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
+from testbed.manifest import cpu
 from testbed.profiles import imports, table
 from testbed.profiles.cells import printable
 from testbed.profiles.imports.plain import plain_name
@@ -30,7 +31,7 @@ from testbed.profiles.read import MOST_LAYERS
 from testbed.profiles.table import About, Row
 from testbed.readable import number, quantity
 from testbed.record import asked, plots, samples
-from testbed.record.measuring import lines
+from testbed.record.measuring import lines, lines_of_guest
 
 app = typer.Typer(add_completion=False)
 SHOWN: Final = 5
@@ -72,6 +73,9 @@ def record(
     rest: Annotated[
         float, typer.Option(min=0, max=60, help="Seconds of rest before each prefill, as under a light load.")
     ] = 0.0,
+    kernel: Annotated[
+        str, typer.Option(help="Where: host, or uml, a guest as that in which runs with real kernels are.")
+    ] = "host",
     batched: Annotated[
         bool, typer.Option("--batched", help="One matrix product for a batch, as an engine does.")
     ] = False,
@@ -100,19 +104,19 @@ def record(
         wanted = asked.wanted(
             model=model, device=device, layers=layers, lengths=lengths, batches=batches, contexts=contexts,
             warmup=warmup, repeats=repeats, threads=threads, rest=rest, batched=batched,
-            problems=problems,
+            kernel=kernel, problems=problems,
         )  # fmt: skip
         asked.raise_all(problems)
         assert wanted is not None
         asked.require_torch()
-        rows, about = _measure(wanted, out)
+        rows, about = _measure(wanted, kernel, out)
     _write(out, rows, about, force=force)
     _show(out, rows, about)
 
 
-def _measure(wanted: Wanted, out: Path) -> tuple[list[Row], About]:
+def _measure(wanted: Wanted, kernel: str, out: Path) -> tuple[list[Row], About]:
     """Measure in a process of its own; says so where the samples lie far apart."""
-    found = list(lines(wanted, Console(stderr=True)))
+    found = list((lines_of_guest if kernel == "uml" else lines)(wanted, Console(stderr=True)))
     shape = SHAPES[wanted.model]
     rows = samples.rows(found, shape)
     began = next(line for line in found if isinstance(line, Began))
@@ -122,7 +126,7 @@ def _measure(wanted: Wanted, out: Path) -> tuple[list[Row], About]:
         layers=wanted.layers,
         of_layers=len(shape.layers),
         device=began.device,
-        device_name=began.device_name,
+        device_name=f"{cpu('model name')}, in a guest" if kernel == "uml" else began.device_name,
         threads=began.threads,
         dtype=began.dtype,
         exact=wanted.exact,
@@ -130,7 +134,7 @@ def _measure(wanted: Wanted, out: Path) -> tuple[list[Row], About]:
         clocks=began.clocks,
         warmup=wanted.warmup,
         repeats=wanted.repeats,
-        command=_command(wanted, out),
+        command=_command(wanted, kernel, out),
         date=_now(),
     )
     if wide := samples.restless(rows):
@@ -156,13 +160,14 @@ def _import_options(paths: Sequence[Path], form: imports.Format, model: str) -> 
     return [*files, "--format", form, *(["--model", model] if model else [])]
 
 
-def _command(wanted: Wanted, out: Path) -> str:
+def _command(wanted: Wanted, kernel: str, out: Path) -> str:
     """The command line that measures the same once more."""
     lists = {"lengths": wanted.lengths, "batches": wanted.batches, "contexts": wanted.contexts}
     counts = {"layers": wanted.layers, "warmup": wanted.warmup, "repeats": wanted.repeats}
     options = [f"--{name} {','.join(map(str, values))}" for name, values in lists.items()]
     options += [f"--{name} {value}" for name, value in {**counts, "threads": wanted.threads}.items()]
     options += [f"--rest {wanted.rest_s:g}"] if wanted.rest_s else []
+    options += [] if kernel == "host" else [f"--kernel {kernel}"]
     options += [] if wanted.exact else ["--batched"]
     what = f"--model {wanted.model} --device {wanted.device}"
     return f"python -m testbed.record {what} {' '.join(options)} --out {shlex.quote(str(out))}"

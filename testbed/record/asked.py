@@ -32,11 +32,13 @@ MEASURING: Final = (
     "repeats",
     "threads",
     "rest",
+    "kernel",
     "batched",
 )
 IMPORTING: Final = {"form": "format"}
 """Parameters, and the option where that has another name."""
 DEVICES: Final = ("auto", "cpu", "cuda")
+KERNELS: Final = ("host", "uml")
 
 _WHOLE: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
@@ -75,6 +77,7 @@ def wanted(
     threads: int,
     rest: float,
     batched: bool,
+    kernel: str,
     problems: list[Problem],
 ) -> Wanted | None:
     """What to measure; None, and in `problems` why, when that is not possible."""
@@ -84,6 +87,8 @@ def wanted(
         problems.append(Problem("--model", f"no model {model!r}", ", ".join(SHAPES)))
     if device not in DEVICES:
         problems.append(Problem("--device", repr(device), ", ".join(DEVICES)))
+    if kernel not in KERNELS:
+        problems.append(Problem("--kernel", repr(kernel), ", ".join(KERNELS)))
     of_layers = len(shape.layers) if shape else 0
     if shape and layers is not None:
         least = 1 + max(shape.layers.index(kind) for kind in set(shape.layers))

@@ -7,7 +7,7 @@ from typing import Final
 from agents.config import Payload
 from agents.prefix_files import room_bytes
 from agents.profiles import MODELS
-from agents.shapes import SHAPES
+from agents.shapes import SHAPES, Shape
 from testbed.errors import Problem, ScenarioError
 from testbed.resolve.findings import Findings
 from testbed.scenario.model import Scenario
@@ -60,12 +60,13 @@ def prefix_memory_bytes(scenario: Scenario, load: Load | None) -> int:
 
 
 def kernel_memory_bytes(scenario: Scenario) -> int:
-    """What an agent needs beyond one that replays: torch, the weights (an upper bound), and as much again
-    while they are drawn; 0 without real kernels.
-    """
+    """What an agent needs beyond one that replays; 0 without real kernels."""
     shape = SHAPES.get(scenario.model or "")
-    if scenario.compute != "real" or shape is None:
-        return 0
+    return model_memory_bytes(shape) if scenario.compute == "real" and shape is not None else 0
+
+
+def model_memory_bytes(shape: Shape) -> int:
+    """Of torch, the weights (an upper bound), and as much again while they are drawn."""
     mixers = sum(3 * one.heads * (one.key_dim + one.value_dim) for one in shape.layers)
     mlps = len(shape.layers) * 3 * shape.ffn_dim
     return LIBRARY_BYTES + 2 * WEIGHT_BYTES * shape.hidden_dim * (mixers + mlps + 2 * shape.vocab)

@@ -11,6 +11,7 @@ import pytest
 from agents.compute.cache import Cache
 from agents.compute.engine import Answer, Kernels
 from agents.compute.model import START_TOKEN
+from agents.instance import _kernels
 from agents.profiles import MODELS
 from tests.unit.agent_config import make_config
 from tests.unit.real_parts import CHANGES, SMALL, use_small
@@ -69,6 +70,36 @@ def test_an_answer_does_not_need_the_bytes_that_it_was_made_of(kernels: Kernels)
     for one in (far, near):
         kernels.step([one])
     assert far.logits_digest == near.logits_digest
+
+
+def test_warming_up_changes_no_answer(kernels: Kernels) -> None:
+    """Whoever has computed a prompt for nothing answers as whoever has not."""
+
+    def answered() -> tuple[list[int], str]:
+        prompt = kernels.prompt(prompt_of(70), 70)
+        answer = kernels.answer(memoryview(prompt.compute(range(10))), 70, 70)
+        for _ in range(3):
+            kernels.step([answer])
+        return answer.token_ids, answer.logits_digest
+
+    before = answered()
+    kernels.warm_up(90)
+    assert answered() == before
+
+
+@pytest.mark.parametrize(("longest_tokens", "computed"), [(0, []), (90, [90])])
+def test_an_instance_computes_the_longest_prompt_before_it_serves(
+    monkeypatch: pytest.MonkeyPatch, longest_tokens: int, computed: list[int]
+) -> None:
+    """Once, when it is made; where nobody says how long it is, it computes nothing."""
+    warmed: list[int] = []
+    use_small(monkeypatch)
+    monkeypatch.setattr(Kernels, "warm_up", lambda _self, tokens: warmed.append(tokens))
+    settings = msgspec.structs.replace(make_config("prefill-a1", Path()), **CHANGES)
+    assert settings.compute is not None
+    compute = msgspec.structs.replace(settings.compute, longest_tokens=longest_tokens)
+    _kernels(msgspec.structs.replace(settings, compute=compute))
+    assert warmed == computed
 
 
 def test_work_is_done_one_after_the_other_beside_the_loop(kernels: Kernels) -> None:

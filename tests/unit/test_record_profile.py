@@ -231,11 +231,10 @@ def _sleeping(children: Path) -> str:
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A command line with several mistakes ends with 3 and names each, before anything is started."""
     out = tmp_path / "x.csv"
-    assert (
-        run("--model", "gpt", "--device", "tpu", "--lengths", "9", "--contexts", "9", "--out", str(out)) == 3
-    )
+    wrong = ("--model", "gpt", "--device", "tpu", "--kernel", "vax", "--lengths", "9", "--contexts", "9")
+    assert run(*wrong, "--out", str(out)) == 3
     said = capsys.readouterr().err
-    for part in ("--model", "--device", "--lengths", "--contexts", "--out"):
+    for part in ("--model", "--device", "--kernel", "--lengths", "--contexts", "--out"):
         assert f"{part}" in said
     assert "kimi_linear_48b" in said
 

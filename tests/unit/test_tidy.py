@@ -15,6 +15,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 70
 VAGUE = {"util", "utils", "helper", "helpers", "common", "manager"}
 ENTRY_POINTS = {
     "testbed.inside",  # the guest runs it
+    "testbed.record.inside",  # and this
     "agents.client",  # containers run these
     "agents.instance",
     "agents.reference",
