@@ -28,6 +28,8 @@ ALLOWED: Final = (
     'or with session_id and, in later turns, "delay": 2000 for timestamp'
 )
 WITHOUT_LENGTH: Final = ("text_input", "messages", "payload")
+MAX_PROMPT_TOKENS: Final = 2**22
+"""Longer than any model reads; a file of long histories would otherwise become a flood of block ids."""
 NS_PER_MS: Final = 1_000_000
 
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -94,6 +96,11 @@ def read(file: TraceFile) -> list[TraceRow]:
         wrong = _wrong(line, t_ns, first=session.t_ns is None)
         if wrong:
             file.refuse(number, wrong, ALLOWED)
+        if session.tokens + (line.input_length or 0) > MAX_PROMPT_TOKENS:
+            file.refuse(
+                number, "the prompt is too long with its session's history", f"{MAX_PROMPT_TOKENS} tokens"
+            )
+            file.raise_if_any()
         if t_ns is None:
             continue
         if line.session_id is None:

@@ -168,9 +168,10 @@ class TraceFile:
 def parse_tokens(text: str) -> int:
     """`472` or `472.0` -> 472; raises UnitError."""
     match = _TOKENS.fullmatch(text.strip())
-    if match is None or int(match[1]) > MAX_TOKENS:
+    tokens = int(match[1]) if match else MAX_TOKENS + 1
+    if tokens > MAX_TOKENS:
         raise UnitError(f"{shown(text)} is no number of tokens", TOKENS_ALLOWED)
-    return int(match[1])
+    return tokens
 
 
 def parse_seconds_ns(text: str) -> int:

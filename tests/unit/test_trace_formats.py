@@ -142,6 +142,14 @@ def test_aiperf_prefixes() -> None:
     assert min(own) > 7
 
 
+def test_aiperf_histories_end(tmp_path: Path) -> None:
+    """A session whose prompts outgrow everything is refused where it does, before it fills the memory."""
+    path = tmp_path / "t.jsonl"
+    turn = '{"session_id": 1, "timestamp": 0, "input_length": 1000000, "output_length": 100000}\n'
+    path.write_text(turn * 50)
+    assert refused("aiperf", path) == ["4: the prompt is too long with its session's history"]
+
+
 def test_rows_without_tokens_are_left_out_and_counted() -> None:
     """Failed requests of BurstGPT ask for nothing; the plan says how many there were."""
     load = replayed(DATA / "burstgpt.csv", "burstgpt")
