@@ -162,7 +162,9 @@ class TraceFile:
             try:
                 parse(cells.get(name, ""))
             except UnitError as error:
-                self.refuse(line, error.found if self.quotes else "wrong", error.allowed, name)
+                self.refuse(
+                    line, error.found if self.quotes else "not what should stand here", error.allowed, name
+                )
 
 
 def parse_tokens(text: str) -> int:
