@@ -96,6 +96,7 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     if plan.requests:
         mean = fmean(request.input_tokens for request in plan.requests)
         rows.append(("requests", f"{len(plan.requests)}, {mean:.0f} input tokens on average"))
+    rows += [("trace", note) for note in plan.traces]
     rows += [
         ("bulk", f"{t.source} to {t.sink}: {format_size_bytes(t.size_bytes)} at {format_duration_ns(t.t_ns)}")
         for t in plan.bulk

@@ -321,6 +321,8 @@ class Plan(Frozen, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
     events: tuple[Event, ...]
     requests: tuple[Request, ...]
+    traces: tuple[str, ...] = ()
+    """What became of the rows of each trace, for people."""
     bulk: tuple[BulkTransfer, ...]
     agents: tuple[Agent, ...]
     profiles: dict[str, ComputeProfile] = {}

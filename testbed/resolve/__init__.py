@@ -115,6 +115,7 @@ def resolve(
         faults=resolve_faults(scenario, agents, findings),
         events=resolve_events(scenario, seed, findings),
         requests=requests.requests if requests else (),
+        traces=requests.notes if requests else (),
         bulk=resolve_bulk(scenario, scale, hosts, findings),
         agents=agents,
         profiles=hardware.files,

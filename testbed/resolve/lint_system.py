@@ -29,7 +29,11 @@ def _cache(view: View) -> Warned:
     """Only requests that say by hash_ids what their prompts have in common can find something there."""
     if view.scenario.cache is not None and not any(request.hash_ids for request in view.plan.requests):
         found = "the workload's prompts have no prefixes in common: nothing is ever found there"
-        yield ("cache",), found, "leave it out, or a workload of sessions or a trace"
+        yield (
+            ("cache",),
+            found,
+            "leave it out, or a workload of sessions, or a trace of kind mooncake or aiperf",
+        )
 
 
 def _conversion(view: View) -> Warned:

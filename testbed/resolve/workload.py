@@ -24,12 +24,15 @@ from testbed.scenario.workload import (
     LengthSpec,
     LognormalWorkload,
     MixWorkload,
-    MooncakeWorkload,
     RequestWorkload,
     SessionsWorkload,
+    TraceWorkload,
 )
-from testbed.units import NS_PER_S, format_duration_ns
-from testbed.workload import Load, lognormal, mix, mooncake, sessions
+from testbed.units import format_duration_ns
+from testbed.workload import Load, lognormal, mix, sessions
+from testbed.workload.arrivals import expected_arrivals
+from testbed.workload.replay import replay
+from testbed.workload.trace_file import TraceFile
 
 TRACES_VARIABLE: Final = "TESTBED_TRACES"
 MAX_REQUESTS: Final = 200_000
@@ -149,8 +152,8 @@ def _requests(spec: RequestWorkload, path: KeyPath, around: _Surroundings) -> Lo
             return _lognormal(spec, path, around)
         case SessionsWorkload():
             return _sessions(spec, path, around)
-        case MooncakeWorkload():
-            return _mooncake(spec, path, around)
+        case TraceWorkload():
+            return _trace(spec, path, around)
 
 
 def _within_run(spec: RequestWorkload, path: KeyPath, around: _Surroundings) -> bool:
@@ -171,7 +174,7 @@ def _within_run(spec: RequestWorkload, path: KeyPath, around: _Surroundings) -> 
 def _lognormal(spec: LognormalWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
     if not around.covers(spec, path):
         return None
-    if _too_many(spec, spec.rate, path, around):
+    if _too_many(spec, 1, path, around):
         return None
     load = lognormal.generate(
         spec,
@@ -192,7 +195,7 @@ def _sessions(spec: SessionsWorkload, path: KeyPath, around: _Surroundings) -> L
         return None
     if not around.covers(spec.first, (*path, "first"), shared):
         return None
-    if _too_many(spec, spec.rate * spec.turns, path, around):
+    if _too_many(spec, spec.turns, path, around):
         return None
     load = sessions.generate(
         spec,
@@ -207,11 +210,11 @@ def _sessions(spec: SessionsWorkload, path: KeyPath, around: _Surroundings) -> L
 
 
 def _too_many(
-    spec: LognormalWorkload | SessionsWorkload, rate_per_s: float, path: KeyPath, around: _Surroundings
+    spec: LognormalWorkload | SessionsWorkload, turns: float, path: KeyPath, around: _Surroundings
 ) -> bool:
-    """Whether `rate_per_s` makes more requests in the phase than a run can take."""
+    """Whether arrivals of so many requests each make more in the phase than a run can take."""
     start_ns, end_ns = spec.phase(around.duration_ns)
-    expected = rate_per_s * (end_ns - start_ns) / NS_PER_S
+    expected = turns * expected_arrivals(spec.arrivals, spec.rate, end_ns - start_ns)
     if expected <= MAX_REQUESTS:
         return False
     found = f"about {expected:.3g} requests within the run"
@@ -226,7 +229,7 @@ def _not_empty(load: Load, path: KeyPath, around: _Surroundings) -> Load | None:
     return None
 
 
-def _mooncake(spec: MooncakeWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
+def _trace(spec: TraceWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
     file = around.directory / spec.trace
     try:
         there = file.is_file()
@@ -242,15 +245,20 @@ def _mooncake(spec: MooncakeWorkload, path: KeyPath, around: _Surroundings) -> L
         )
         return None
     try:
-        load = mooncake.replay(
+        load = replay(
             spec,
             around.duration_ns,
-            file,
+            TraceFile(file, quotes=file.resolve().is_relative_to(around.directory.resolve())),
             max_tokens=around.covered.most_tokens,
             where=around.findings.source.where((*path, "window")),
+            draws=around.draws(path, "sample"),
         )
     except ScenarioError as error:
         around.findings.add_error((*path, "trace"), error)
+        return None
+    if len(load.requests) > MAX_REQUESTS:
+        found = f"{len(load.requests)} requests within the run"
+        around.findings.add((*path, "window"), found, f"at most {MAX_REQUESTS}", "a shorter one, or sample")
         return None
     least_tokens = around.covered.least_tokens
     short = [one.input_tokens for one in load.requests if one.input_tokens < least_tokens]

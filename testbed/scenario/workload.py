@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge, Le, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from agents.cache.pool import BLOCK_TOKENS
+from testbed.scenario.arrivals import Arrivals, PoissonArrivals
 from testbed.scenario.quantities import (
     Count,
     Duration,
@@ -18,9 +19,10 @@ from testbed.scenario.quantities import (
     RequestRate,
     Section,
     Size,
+    parsed,
     refusal,
 )
-from testbed.units import format_duration_ns
+from testbed.units import format_duration_ns, parse_ratio
 
 OutputTokens = Annotated[Count, Le(131_072)]
 
@@ -61,10 +63,11 @@ class RequestSpec(Section):
 
 
 class LognormalWorkload(LengthSpec, RequestSpec):
-    """Poisson arrivals with lognormal input lengths, drawn one by one or evenly spread (`stratified`)."""
+    """Arrivals with lognormal input lengths, drawn one by one or evenly spread (`stratified`)."""
 
     kind: Literal["lognormal"]
     rate: RequestRate
+    arrivals: Arrivals = PoissonArrivals()
     output_tokens: OutputTokens
     draw: Literal["independent", "stratified"] = "independent"
 
@@ -81,7 +84,7 @@ class SharedPrompt(Section):
 
 
 class SessionsWorkload(RequestSpec):
-    """Conversations that arrive Poisson; each turn's prompt is all that was said before and an increment.
+    """Conversations; each turn's prompt is all that was said before and an increment.
 
     The number of turns is geometric with mean `turns`. A turn follows the arrival of the one before after
     `think_min` and an exponential time, `think` in the mean.
@@ -90,6 +93,8 @@ class SessionsWorkload(RequestSpec):
     kind: Literal["sessions"]
     rate: RequestRate
     """Sessions per second."""
+    arrivals: Arrivals = PoissonArrivals()
+    """Of sessions."""
     turns: Annotated[Number, Ge(1), Le(1000)]
     first: LengthSpec
     """Of the first prompt, without what is `shared`."""
@@ -114,18 +119,20 @@ class TraceWindow(Section):
     length: PositiveDuration | None = None
 
 
-class MooncakeWorkload(RequestSpec):
-    """Replay of a trace in Mooncake's format. `time_scale` stretches its time: 0.5 is twice the load."""
+class TraceWorkload(RequestSpec):
+    """Replay of a trace in the format `kind`. `time_scale` stretches its time: 0.5 is twice the load."""
 
-    kind: Literal["mooncake"]
+    kind: Literal["mooncake", "azure", "burstgpt", "aiperf", "vidur"]
     trace: Annotated[str, MinLen(1)]
     window: TraceWindow = TraceWindow()
     time_scale: Annotated[PositiveNumber, Ge(1e-3), Le(1e3)] = 1.0
+    sample: Annotated[float, parsed(parse_ratio), Gt(0)] = 1.0
+    """Share of its sessions that is replayed, or of its rows where they name no session."""
     clamp: Annotated[bool, Strict()] = False
     """Shorten inputs that the compute profiles do not reach, instead of refusing the trace."""
 
 
-RequestWorkload: TypeAlias = LognormalWorkload | SessionsWorkload | MooncakeWorkload
+RequestWorkload: TypeAlias = LognormalWorkload | SessionsWorkload | TraceWorkload
 
 
 def _some(parts: Any) -> Any:
@@ -160,6 +167,6 @@ class BulkWorkload(Section):
 
 
 Workload: TypeAlias = Annotated[
-    LognormalWorkload | SessionsWorkload | MooncakeWorkload | MixWorkload | BulkWorkload,
+    LognormalWorkload | SessionsWorkload | TraceWorkload | MixWorkload | BulkWorkload,
     Field(discriminator="kind"),
 ]

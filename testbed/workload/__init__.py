@@ -24,6 +24,8 @@ class Load(msgspec.Struct, frozen=True):
     increment_quantiles: tuple[int, ...]
     """The same of the tokens that a prefix cache without limits would leave to compute; see `increments`."""
     arrival_per_s: float
+    notes: tuple[str, ...] = ()
+    """What was made of traces, in words: a line for each."""
 
 
 def probabilities() -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The paper's synthetic workload: lognormal input lengths cut at both ends, Poisson arrivals.
+"""The paper's synthetic workload: lognormal input lengths cut at both ends; Poisson arrivals by default.
 
 Source: arXiv 2604.15039, section 4.1 (mu 9.90, sigma 1.00, cut to 128 and 131,072 tokens, 1,024 output
 tokens). Lengths come from the inverse of the distribution function, one uniform number each, so that the
@@ -15,7 +15,8 @@ import numpy as np
 from testbed.plan import Request
 from testbed.scenario.workload import LognormalWorkload
 from testbed.workload import Load, probabilities
-from testbed.workload.draws import poisson_times_ns, quantile_tokens
+from testbed.workload.arrivals import arrival_times_ns
+from testbed.workload.draws import quantile_tokens
 
 STRATA: Final = 64
 """Long enough for lengths to be spread evenly, short enough for a run to hold several blocks of it."""
@@ -26,7 +27,7 @@ def generate(
 ) -> Load:
     """Requests in the spec's phase of [0, duration); the two generators are used for nothing else."""
     uniforms = _stratified(lengths) if spec.draw == "stratified" else _independent(lengths)
-    times_ns = poisson_times_ns(spec.rate, spec.phase(duration_ns), arrivals)
+    times_ns = arrival_times_ns(spec.arrivals, spec.rate, spec.phase(duration_ns), arrivals)
     requests = tuple(
         Request(
             id=number,

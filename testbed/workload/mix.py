@@ -28,4 +28,5 @@ def merge(loads: Sequence[Load], span_ns: int) -> Load:
     for number, (part, request) in enumerate(arriving):
         hash_ids = tuple(blocks[part][block] for block in request.hash_ids)
         requests.append(msgspec.structs.replace(request, id=number, hash_ids=hash_ids))
-    return drawn_load(tuple(requests), span_ns)
+    notes = tuple(note for load in loads for note in load.notes)
+    return msgspec.structs.replace(drawn_load(tuple(requests), span_ns), notes=notes)

@@ -18,7 +18,8 @@ from agents.cache.pool import BLOCK_TOKENS
 from testbed.plan import Request
 from testbed.scenario.workload import SessionsWorkload
 from testbed.workload import Load, drawn_load
-from testbed.workload.draws import exponential, geometric, poisson_times_ns, quantile_tokens
+from testbed.workload.arrivals import arrival_times_ns
+from testbed.workload.draws import exponential, geometric, quantile_tokens
 
 
 class Turn(NamedTuple):
@@ -48,7 +49,8 @@ def generate(
     start_ns, end_ns = spec.phase(duration_ns)
     weights = _weights(spec)
     turns: list[Turn] = []
-    for number, t_ns in enumerate(poisson_times_ns(spec.rate, (start_ns, end_ns), arrivals)):
+    times_ns = arrival_times_ns(spec.arrivals, spec.rate, (start_ns, end_ns), arrivals)
+    for number, t_ns in enumerate(times_ns):
         group = bisect_right(weights, sessions.random() * weights[-1], hi=len(weights) - 1)
         begin = Turn(
             t_ns, number, _shared_tokens(spec) + quantile_tokens(spec.first, lengths.random()), group

@@ -239,8 +239,11 @@ def test_extrapolated_a_profile_takes_any_length(tmp_path: Path) -> None:
         planned(tmp_path, both, "clusters.prfaas.profile=profiles/good.csv", longer)
 
 
-def test_a_trace_with_inputs_that_are_too_short_is_refused(tmp_path: Path) -> None:
+def test_a_trace_with_inputs_that_are_too_short_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the trace, with the shortest of them."""
+    monkeypatch.delenv("TESTBED_TRACES", raising=False)
     (tmp_path / "trace.jsonl").write_bytes((ROOT / "tests/data/trace.jsonl").read_bytes())
     (tmp_path / "long.csv").write_text("kind,tokens,seconds\nprefill,8000,1\nprefill,200000,30\n")
     trace = "workload={kind: mooncake, trace: trace.jsonl, clamp: true}"

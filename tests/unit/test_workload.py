@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from testbed.errors import ScenarioError
 from testbed.plan import Request
-from testbed.scenario.workload import LognormalWorkload, MooncakeWorkload
+from testbed.scenario.workload import LognormalWorkload, TraceWorkload
 from testbed.units import NS_PER_S
 from testbed.workload import Load, probabilities
 from testbed.workload.draws import quantile_tokens
 from testbed.workload.lognormal import STRATA, generate
-from testbed.workload.mooncake import ANY_LENGTH, read_trace, replay
+from testbed.workload.replay import ANY_LENGTH, read_rows, replay
+from testbed.workload.trace_file import TraceFile
 
 DATA = Path(__file__).parents[1] / "data"
 MINUTE_NS = 60 * NS_PER_S
@@ -45,14 +46,21 @@ def drawn(spec: LognormalWorkload, duration_ns: int, seed: int = 1) -> Load:
     )
 
 
-def trace(**settings: object) -> MooncakeWorkload:
+def trace(**settings: object) -> TraceWorkload:
     """A replay of a trace."""
-    return MooncakeWorkload.model_validate({"kind": "mooncake", "trace": "trace.jsonl", **settings})
+    return TraceWorkload.model_validate({"kind": "mooncake", "trace": "trace.jsonl", **settings})
 
 
-def replayed(spec: MooncakeWorkload, duration_ns: int = MINUTE_NS, max_tokens: int = ANY_LENGTH) -> Load:
+def replayed(spec: TraceWorkload, duration_ns: int = MINUTE_NS, max_tokens: int = ANY_LENGTH) -> Load:
     """A replay of the small trace of the tests."""
-    return replay(spec, duration_ns, DATA / "trace.jsonl", max_tokens=max_tokens, where="x.yaml:1: window")
+    return replay(
+        spec,
+        duration_ns,
+        TraceFile(DATA / "trace.jsonl", quotes=True),
+        max_tokens=max_tokens,
+        where="x.yaml:1: window",
+        draws=np.random.Generator(np.random.PCG64(1)),
+    )
 
 
 def test_lengths_have_the_papers_mean() -> None:
@@ -230,7 +238,7 @@ def test_blank_lines_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('\n{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []}\n\nx\n')
     with pytest.raises(ScenarioError, match=rf"{path}:4: not a row"):
-        read_trace(path)
+        read_rows("mooncake", TraceFile(path, quotes=True))
 
 
 def test_a_trace_out_of_order_is_sorted(tmp_path: Path) -> None:
@@ -238,7 +246,11 @@ def test_a_trace_out_of_order_is_sorted(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     row = '{{"timestamp": {}, "input_length": {}, "output_length": 1, "hash_ids": []}}\n'
     path.write_text(row.format(9, 1) + row.format(3, 2) + row.format(3, 3))
-    assert [(row.timestamp, row.input_length) for row in read_trace(path)] == [(3, 2), (3, 3), (9, 1)]
+    assert [(row.t_ns, row.input_tokens) for row in read_rows("mooncake", TraceFile(path, quotes=True))] == [
+        (3_000_000, 2),
+        (3_000_000, 3),
+        (9_000_000, 1),
+    ]
 
 
 @given(st.binary())
@@ -249,4 +261,4 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
     for text in (content, b'{"timestamp": ' + content + b"}", b'{"a": "' + content + b'"}'):
         path.write_bytes(text)
         with contextlib.suppress(ScenarioError):
-            read_trace(path)
+            read_rows("mooncake", TraceFile(path, quotes=True))
