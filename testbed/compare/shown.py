@@ -15,13 +15,13 @@ from testbed.compare.decisions import Parted
 from testbed.compare.differences import Judged, Row
 from testbed.compare.sides import NAMES
 from testbed.readable import number, quantity
+from testbed.report.tables import DASH
 
 WIDE: Final = 132
 """Columns where there is no terminal, as in the log of a test service."""
 WORDS: Final[dict[Judged, str]] = {"worse": "worse by more than ", "better": "better by more than "}
 SHOWN_UNITS: Final = ("s", "bps", "bytes")
 """Of others the metric's name says enough."""
-DASH: Final = "\N{EN DASH}"
 STATUS_STYLES: Final[dict[Status, str]] = {
     "IDENTICAL": "bold green", "HOLDS": "bold green", "WORSE": "bold red", "UNKNOWN": "bold yellow",
 }  # fmt: skip
