@@ -54,18 +54,20 @@ def compare(
 ) -> None:
     """Compare runs with a baseline. Exit code: 0 as good, 1 worse, 2 UNKNOWN, 3 not comparable."""
     # Half a second, which `--help` does not need.
-    from testbed.compare import comparison, page, shown, sides, tolerances  # noqa: PLC0415
+    from testbed.compare import comparison, differences, page, shown, sides, tolerances  # noqa: PLC0415
 
     read = sides.read(first, second, anyway=anyway)
-    plans = (read.first[0].plan, read.second[0].plan)
-    found = comparison.compare((first, second), read, tolerances.parse(tolerance or [], plans), anyway=anyway)
+    units = differences.units((read.first[0].verdict, read.second[0].verdict))
+    allowed = tolerances.parse(tolerance or [], units)
+    found = comparison.compare((first, second), read, allowed, anyway=anyway)
     console = Console(width=None if sys.stdout.isatty() else shown.WIDE)
     shown.show(found.judgement, console)
     if json is not None:
         _written(lambda: found.judgement.write(json), "--json", json)
     if not no_report:
         place = out or second / NAME
-        command = ["python", "-m", "testbed.compare", *sys.argv[1:]]
+        options = [*(f"--tolerance={one}" for one in tolerance or []), *(["--anyway"] if anyway else [])]
+        command = ["python", "-m", "testbed.compare", str(first), str(second), *options]
         _written(lambda: page.write(found, command, place), "--out", place)
         console.print(f"report: {place}", highlight=False, soft_wrap=True, markup=False)
     raise typer.Exit(found.judgement.exit_code)

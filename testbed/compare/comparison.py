@@ -76,7 +76,8 @@ def compare(paths: tuple[Path, Path], sides: Sides, tolerances: Tolerances, *, a
         for one, two in zip(sides.first, sides.second, strict=True):
             plans.refuse_other_worlds(one.plan, two.plan)
     first, second = sides.first[0].plan, sides.second[0].plan
-    wanted = differences.compared(first, second, tolerances)
+    verdicts = (sides.first[0].verdict, sides.second[0].verdict)
+    wanted = differences.compared((first, second), verdicts, tolerances)
     seen, parted = _look(sides, wanted)
     rows = [
         differences.row(

@@ -13,7 +13,7 @@ import msgspec
 from testbed import ledger, measure
 from testbed.compare import bootstrap, worse
 from testbed.compare.bootstrap import Interval, Resampled
-from testbed.compare.tolerances import Tolerance, Tolerances, unit_of
+from testbed.compare.tolerances import Tolerance, Tolerances
 from testbed.compare.worse import Worse
 from testbed.measure import Tables
 from testbed.metrics import METRICS
@@ -63,16 +63,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     judged: Judged
 
 
-def compared(first: Plan, second: Plan, tolerances: Tolerances) -> list[Compared]:
-    """What every comparison shows, then what is named in `tolerances`, then both plans' expectations."""
-    expectations = {one.name: one for plan in (first, second) for one in plan.expectations}
+def units(verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """By name of expectation: the unit of what it measured."""
+    return {result.name: result.unit for verdict in verdicts for result in verdict.results}
+
+
+def compared(plans: Sequence[Plan], verdicts: Sequence[Verdict], tolerances: Tolerances) -> list[Compared]:
+    """What every comparison shows, then what is named in `tolerances`, then the plans' expectations."""
+    unit_of = units(verdicts)
+    expectations = {one.name: one for plan in plans for one in plan.expectations if one.name in unit_of}
     named = (name for name in tolerances.named if name in METRICS)
     metrics = [
         Compared(name, "", METRICS[name].unit, worse.of_metric(name))
         for name in dict.fromkeys([*worse.COMPARED, *named])
     ]
     expected = [
-        Compared(one.metric, one.name, unit_of(one), worse.of_expectation(one))
+        Compared(one.metric, one.name, unit_of[one.name], worse.of_expectation(one))
         for one in expectations.values()
     ]
     return metrics + expected

@@ -10,7 +10,6 @@ from typing import Final
 
 from testbed.errors import Problem, ScenarioError
 from testbed.metrics import METRICS
-from testbed.plan import Expectation, Plan
 from testbed.units import (
     DURATION_ALLOWED,
     NS_PER_S,
@@ -52,8 +51,8 @@ class Tolerances:
         return next((self.named[name] for name in names if name in self.named), None)
 
 
-def parse(texts: Sequence[str], plans: Sequence[Plan]) -> Tolerances:
-    """All of `--tolerance`; the expectations of `plans` may be named beside the metrics.
+def parse(texts: Sequence[str], units: Mapping[str, str]) -> Tolerances:
+    """All of `--tolerance`; `units`: by name, of expectations, which may be named beside the metrics.
 
     Without any, DEFAULT holds everywhere; once something is named, only that is judged, unless one for all
     stands beside it.
@@ -62,7 +61,7 @@ def parse(texts: Sequence[str], plans: Sequence[Plan]) -> Tolerances:
         ScenarioError: what cannot be read, or names nothing, or the same twice; all such problems.
     """
     known: dict[str, str] = {name: metric.unit for name, metric in METRICS.items() if "bound" in metric.kinds}
-    known |= {one.name: unit_of(one) for plan in plans for one in plan.expectations}
+    known |= units
     everywhere: Tolerance | None = None
     named: dict[str, Tolerance] = {}
     problems = []
@@ -80,13 +79,6 @@ def parse(texts: Sequence[str], plans: Sequence[Plan]) -> Tolerances:
     if problems:
         raise ScenarioError(*problems)
     return Tolerances(everywhere, named) if texts else Tolerances()
-
-
-def unit_of(expectation: Expectation) -> str:
-    """Of what the expectation measures: a time, direction changes, or its metric."""
-    if expectation.kind != "bound":
-        return "changes" if expectation.kind == "stability" else "s"
-    return METRICS[expectation.metric].unit if expectation.metric in METRICS else ""
 
 
 def _refuse(name: str, given: bool, known: Collection[str]) -> None:

@@ -70,7 +70,6 @@ MORE_IS_WORSE: Final = (
     "pools.end_bytes",
 )
 LINK_IS_WORSE_WITH: Final = ("drops", "backlog_bytes")
-TIMED: Final = ("reaction", "recovery", "stability")
 
 
 def of_metric(name: str) -> Worse | None:
@@ -89,7 +88,7 @@ def of_metric(name: str) -> Worse | None:
 
 def of_expectation(expectation: Expectation) -> Worse | None:
     """Towards the bound; a later reaction and more turns are worse. None between two bounds."""
-    if expectation.kind in TIMED:
+    if expectation.within_ns is not None or expectation.kind == "stability":
         return "up"
     if (expectation.low is None) != (expectation.high is None):
         return "up" if expectation.low is None else "down"

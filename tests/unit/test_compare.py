@@ -14,7 +14,7 @@ from testbed.compare.differences import Compared
 from testbed.compare.tolerances import DEFAULT, Tolerance, Tolerances, parse
 from testbed.errors import ScenarioError
 from testbed.metrics import METRICS
-from tests.unit.synthetic_plan import expectation, make_plan, with_expectations
+from tests.unit.synthetic_plan import expectation, make_plan
 
 TTFT = Compared("ttft_s.p90", "", "s", "up")
 SHARE = Compared("offloaded_share", "", "ratio", None)
@@ -163,9 +163,10 @@ def test_the_direction_that_is_worse(name: str, way: str | None) -> None:
 def test_an_expectation_gets_worse_towards_its_bound() -> None:
     """Also where its metric has no direction of its own; later reactions and more turns are worse."""
     for bounds, way in (({"high": 0.9}, "up"), ({"low": 0.1}, "down"), ({"low": 0.1, "high": 0.9}, None)):
-        assert worse.of_expectation(expectation("bound", "offloaded_share", **bounds)) == way
-    for kind in ("reaction", "recovery", "stability"):
-        assert worse.of_expectation(expectation(kind, "threshold_tokens")) == "up"
+        assert worse.of_expectation(expectation("bound", "offloaded_share", "share", **bounds)) == way
+    for kind, within_ns in (("reaction", 1), ("recovery", 1), ("stability", None)):
+        timed = expectation(kind, "threshold_tokens", low=1, within_ns=within_ns)
+        assert worse.of_expectation(timed) == "up"
 
 
 def test_everything_compared_by_default_is_a_metric() -> None:
@@ -175,13 +176,13 @@ def test_everything_compared_by_default_is_a_metric() -> None:
 
 def test_tolerances_are_read() -> None:
     """Shares for all or for one, amounts with the unit of the metric or of what the expectation measures."""
-    plan = with_expectations(make_plan(requests=2), expectation("reaction", "threshold_tokens", "a = b"))
-    assert parse([], [plan]) == Tolerances(DEFAULT)
-    assert parse(["10%"], [plan]) == Tolerances(Tolerance("10%", share=0.1))
+    units = {"a = b": "s"}
+    assert parse([], units) == Tolerances(DEFAULT)
+    assert parse(["10%"], units) == Tolerances(Tolerance("10%", share=0.1))
     read = parse(
         ["ttft_s.p90=300ms", "goodput_bps.mean = 1gbit", "link.a_to_b.backlog_bytes.max=2MB",
          "requests.failed=2 requests", "offloaded_share=0.1", "a = b=150%"],
-        [plan],
+        units,
     )  # fmt: skip
     assert read.everywhere is None
     amounts = {name: (one.absolute, one.share) for name, one in read.named.items()}
@@ -196,7 +197,7 @@ def test_bad_tolerances_are_all_refused_at_once() -> None:
     bad = ["5", "5%", "6%", "ttft_s.p90=3", "ttft.p90=5%", "threshold_tokens=5%", "requests.failed=-1",
            "ttft_s.p99=x%", "ttft_s.p50=5%", "ttft_s.p50=6%"]  # fmt: skip
     with pytest.raises(ScenarioError) as caught:
-        parse(bad, [make_plan(requests=2)])
+        parse(bad, {})
     texts = [str(problem) for problem in caught.value.problems]
     assert [text.splitlines()[0] for text in texts] == [
         '--tolerance 5: "5" has no %',
