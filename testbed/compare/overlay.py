@@ -150,7 +150,7 @@ def _side(curves: Sequence[Curve], name: str, colour: str, axis: TimeAxis) -> li
         edges[:, enough] = np.nanpercentile(known[:, enough], [BAND[0], 50.0, BAND[1]], axis=0)
     low, median, high = ([None if np.isnan(value) else float(value) for value in edge] for edge in edges)
     at_s = times_s.tolist()
-    band = f"{name}, P{BAND[0]:.0f} to P{BAND[1]:.0f} of {len(curves)} runs"
+    band = f"{name}, P{BAND[0]:.0f} to P{BAND[1]:.0f}"
     return [
         Curve(band, colour, "band", at_s, high, lows=low),
         Curve(f"{name}, median", colour, shape, at_s, median, dashed=dashed),

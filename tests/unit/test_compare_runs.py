@@ -19,6 +19,7 @@ from testbed.compare.__main__ import app
 from testbed.plan import LinkState, Plan
 from testbed.report.svg import Chart, Curve, TimeAxis, draw
 from testbed.report.tables import DASH
+from testbed.rundir import RunDir
 from tests.unit.synthetic_plan import make_plan
 from tests.unit.synthetic_run import write_run
 
@@ -127,6 +128,22 @@ def test_a_run_that_is_unknown_leaves_it_unknown(compare: Compare, tmp_path: Pat
     assert "candidate, seed 1: UNKNOWN, the run cannot be trusted: 1 reason" in said
 
 
+def test_runs_that_left_nothing_are_compared_without_a_traceback(compare: Compare, tmp_path: Path) -> None:
+    """Empty tables, as of a guest that died at once: UNKNOWN, with a page."""
+    run = RunDir(tmp_path / "dead")
+    run.journal.mkdir(parents=True)
+    plan = plan_of(1)
+    plan.write(run.plan)
+    tables = record.build(run, plan)
+    expect.judge(plan, tables, expect.trust(run, tables, ())).write(run.verdict)
+    code, said = compare(run.path, run.path, "--out", str(tmp_path / "page.html"))
+    assert code == 2
+    assert "UNKNOWN" in said
+    code, said = compare("reacts/c-1", run.path, "--out", str(tmp_path / "page.html"))
+    assert code == 2
+    assert "not measured" in said
+
+
 def test_a_value_that_nobody_measured_cannot_be_within_its_tolerance(compare: Compare) -> None:
     """A tolerance for bulk transfers in a run without any is not met in silence."""
     code, said = compare("reacts/c-1", "reacts/c-1", "--tolerance", "bulk.goodput_bps.min=5%")
@@ -224,7 +241,7 @@ def test_the_page_has_both_sides(compare: Compare, pair: tuple[str, str], tmp_pa
     for name in ("baseline", "candidate"):
         label = f"{name}, median" if many else name
         assert all(f"{label} from" in chart for chart in charts if not chart.startswith("Capacity")), label
-        assert (f"{name}, P10 to P90 of 5 runs" in text) == many
+        assert (f"{name}, P10 to P90" in text) == many
     assert "trouble</text>" in text
     assert "threshold follows the link" in text
     assert "WORSE" in text
