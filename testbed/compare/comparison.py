@@ -171,11 +171,11 @@ def _conclude(rows: Sequence[Row], unknown: Sequence[str], parted: Sequence[Part
     judged = [one for one in rows if one.judged not in ("shown", "not measured")]
     worse = sum(one.judged == "worse" for one in judged)
     unclear = sum(one.judged == "unclear" for one in judged)
+    perhaps = f", {unclear} unclear: more seeds would tell" if unclear else ""
     if unknown:
         return "UNKNOWN", f"{len(unknown)} reason{'s' if len(unknown) > 1 else ''} not to rely on it"
     if worse:
-        return "WORSE", f"{worse} of {len(judged)} judged values worse beyond the tolerance"
+        return "WORSE", f"{worse} of {len(judged)} judged values worse beyond the tolerance{perhaps}"
     if parted and all(one.identical for one in parted):
         return "IDENTICAL", "the records are the same, row for row"
-    perhaps = f", {unclear} of them unclear: more seeds would tell" if unclear else ""
-    return "HOLDS", f"none of {len(judged)} judged values is surely worse beyond the tolerance{perhaps}"
+    return "HOLDS", f"none of {len(judged)} judged values surely worse beyond the tolerance{perhaps}"

@@ -154,9 +154,10 @@ def _match(first: Values, second: Values, *, paired: bool) -> _Matched:
 def _judged(
     way: Worse | None, matched: _Matched, tolerance: Tolerance | None, resampled: Resampled | None
 ) -> Judged:
-    """Worse where the interval as a whole lies beyond the tolerance; without one, where the difference does.
+    """Worse where the interval as a whole lies beyond the tolerance, unclear where a part of it does.
 
-    What never happened in more runs than before is worse than any tolerance.
+    Without an interval the difference stands for it. What never happened in more runs than before is worse
+    than any tolerance.
     """
     if not matched.comparable or tolerance is None:
         return "shown" if matched.comparable else "not measured"
@@ -172,25 +173,26 @@ def _by_values(
     way: Worse | None, matched: _Matched, tolerance: Tolerance, resampled: Resampled | None
 ) -> Judged:
     """Where no direction is worse than the other, both are."""
-    for sign in {"up": (1,), "down": (-1,), None: (1, -1)}[way]:
-        surely, by_means = _beyond(sign, matched, tolerance, resampled)
-        if by_means > 0:
-            return "worse" if surely > 0 else "unclear"
-    if way is None:
-        return "within"
-    surely, _ = _beyond(-1 if way == "up" else 1, matched, tolerance, resampled)
-    return "better" if surely > 0 else "within"
+    found = [
+        _beyond(sign, matched, tolerance, resampled)
+        for sign in {"up": (1,), "down": (-1,), None: (1, -1)}[way]
+    ]
+    if any(beyond.low > 0 for beyond in found):
+        return "worse"
+    if any(beyond.high > 0 for beyond in found):
+        return "unclear"
+    if way is not None and _beyond(-1 if way == "up" else 1, matched, tolerance, resampled).low > 0:
+        return "better"
+    return "within"
 
 
-def _beyond(
-    sign: int, matched: _Matched, tolerance: Tolerance, resampled: Resampled | None
-) -> tuple[float, float]:
-    """How far the difference lies beyond the tolerance in this direction: surely, and by the means."""
+def _beyond(sign: int, matched: _Matched, tolerance: Tolerance, resampled: Resampled | None) -> Interval:
+    """How far the difference lies beyond the tolerance in this direction."""
+    if resampled is not None:
+        return resampled.beyond(sign, tolerance.absolute, tolerance.share)
     mean = fmean(matched.first)
-    by_means = sign * (fmean(matched.second) - mean) - tolerance.absolute - tolerance.share * abs(mean)
-    if resampled is None:
-        return by_means, by_means
-    return resampled.beyond(sign, tolerance.absolute, tolerance.share).low, by_means
+    beyond = sign * (fmean(matched.second) - mean) - tolerance.absolute - tolerance.share * abs(mean)
+    return Interval(beyond, beyond)
 
 
 def unanswered(rows: Sequence[Row], tolerances: Tolerances) -> Iterator[str]:

@@ -137,9 +137,9 @@ def _values(rows: Sequence[Row]) -> Markup:
         chip = CHIPS.get(one.judged)
         cells.append([
             one.name,
-            element("span", shown.judged(one), class_=f"chip {chip}")
+            element("span", _unbroken(one), class_=f"chip {chip}")
             if chip
-            else element("span", shown.judged(one), class_="soft"),
+            else element("span", _unbroken(one), class_="soft"),
             *shown.sides(one),
             shown.signed(one.difference, one.unit),
             *([shown.interval(one.interval, one.unit)] if intervals else []),
@@ -147,6 +147,10 @@ def _values(rows: Sequence[Row]) -> Markup:
         ])  # fmt: skip
     heads = ["", "judged", *NAMES, "difference", *(["95 % interval"] if intervals else []), "%"]
     return joined(grid(heads, cells, left=2), element("p", zeros, class_="soft") if zeros else None)
+
+
+def _unbroken(one: Row) -> str:
+    return shown.judged(one).replace(" ", "\u00a0")
 
 
 def _expectations(first: Sequence[Run], second: Sequence[Run]) -> Markup:

@@ -19,7 +19,7 @@ from testbed.report.tables import DASH
 
 WIDE: Final = 132
 """Columns where there is no terminal, as in the log of a test service."""
-WORDS: Final[dict[Judged, str]] = {"worse": "worse by more than ", "better": "better by more than "}
+WORDS: Final[dict[Judged, str]] = {"worse": "worse > ", "better": "better > "}
 SHOWN_UNITS: Final = ("s", "bps", "bytes")
 """Of others the metric's name says enough."""
 STATUS_STYLES: Final[dict[Status, str]] = {

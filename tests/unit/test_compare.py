@@ -92,22 +92,22 @@ def test_one_run_each_is_judged_by_its_direction(first: float, second: float, on
 @settings(max_examples=30)
 @given(st.lists(values, min_size=5, max_size=8))
 def test_what_is_the_same_is_within_any_tolerance(both: list[float]) -> None:
-    """Equal values differ by nothing, and are neither better nor worse."""
+    """Equal pairs differ by nothing, and surely; without pairs only their means are known to be equal."""
     none = Tolerances(Tolerance("0%"))
-    for paired in (True, False):
-        row = differences.row(TTFT, both, both, none, paired=paired)
-        assert row.difference == 0
-        assert row.judged == "within"
     row = differences.row(TTFT, both, both, none, paired=True)
-    assert row.interval == bootstrap.Interval(0, 0)
+    assert (row.difference, row.interval, row.judged) == (0, bootstrap.Interval(0, 0), "within")
+    row = differences.row(TTFT, both, both, none, paired=False)
+    assert row.difference == 0
+    assert row.judged in ("within", "unclear")
 
 
 def test_with_many_runs_only_what_is_sure_is_worse() -> None:
-    """The interval as a whole has to lie beyond the tolerance; a mean that does is unclear by itself."""
+    """The interval as a whole has to lie on one side of the tolerance; else more seeds would tell."""
     first = [10.0] * 6
     for second, judged in (
         ([11.0, 11.1, 10.9, 11.2, 11.0, 10.8], "worse"),
         ([9.0, 14.0, 9.0, 13.0, 9.0, 12.0], "unclear"),
+        ([8.0, 12.0, 8.0, 12.0, 8.0, 12.0], "unclear"),
         ([10.1, 10.2, 10.0, 10.1, 9.9, 10.0], "within"),
         ([8.0, 8.1, 8.2, 7.9, 8.0, 8.1], "better"),
     ):
