@@ -23,13 +23,13 @@ from testbed.units import (
 )
 
 _NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
-SHARE_ALLOWED: Final = "a share of the first side's value, such as 5%"
+SHARE_ALLOWED: Final = "a share of the baseline's value, such as 5%"
 NEAREST: Final = 6
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a quantity may get worse by: `absolute`, in its unit, or `share` of the first side's value."""
+    """What a quantity may get worse by: `absolute`, in its unit, or `share` of the baseline's."""
 
     text: str
     absolute: float = 0.0
