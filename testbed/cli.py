@@ -8,6 +8,7 @@ import typer
 
 from testbed import calibrate, check, replay, run
 from testbed.command import run_command
+from testbed.compare import __main__ as compare
 from testbed.record import __main__ as record
 from testbed.report import __main__ as report
 from testbed.sweep import __main__ as sweep
@@ -20,6 +21,7 @@ app.command()(report.report)
 app.command(name="replay")(replay.replay_command)
 app.command()(sweep.sweep)
 app.command()(record.record)
+app.command()(compare.compare)
 
 
 def main() -> None:

@@ -69,33 +69,43 @@ def _page(
     digest: str,
     findings: Sequence[Finding],
 ) -> str:
-    drawn, cursor_series = _figures(charts.figures(plan, record_tables, axis), axis)
+    drawn, cursor_series = draw_figures(charts.figures(plan, record_tables, axis), axis)
     real = computing.in_real_time(plan, manifest)
-    data = {"span": [axis.from_s, axis.to_s], "plot": {"left": svg.LEFT, "width": svg.PLOT_WIDTH}}
     body = element(
         "main",
         _header(plan, verdict),
         proof.section(findings),
         _distrust(verdict),
         _numbers(plan, record_tables, manifest, digest),
-        _section("What was expected", _expectations(plan, verdict)),
+        section("What was expected", _expectations(plan, verdict)),
         answers.section(plan, record_tables),
-        _section("At a glance", tables.phases(record_tables, axis)),
+        section("At a glance", tables.phases(record_tables, axis)),
         element("h2", "What happened"),
-        _tools(axis),
+        zoom_tools(axis),
         drawn,
         _details(plan, record_tables),
         captures.section(run),
         computing.section(plan, manifest),
-        _section("How to reproduce", provenance.reproduce(plan, manifest, digest, real_time=real)),
-        _section("What is not modelled", provenance.not_modelled(plan, real_time=real)),
+        section("How to reproduce", provenance.reproduce(plan, manifest, digest, real_time=real)),
+        section("What is not modelled", provenance.not_modelled(plan, real_time=real)),
         element("footer", _footer(real_time=real)),
     )  # fmt: skip
+    return document(f"{verdict.status}: {plan.name}", body, axis, cursor_series)
+
+
+def document(
+    title: str,
+    body: Markup,
+    axis: TimeAxis,
+    cursor_series: Mapping[str, Mapping[str, Sequence[float | None]]],
+) -> str:
+    """A page around `body`, with the style and the script that all its charts share."""
+    data = {"span": [axis.from_s, axis.to_s], "plot": {"left": svg.LEFT, "width": svg.PLOT_WIDTH}}
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{verdict.status}: {plan.name}"),
+        element("title", title),
         element("style", _asset("report.css")),
     )
     scripts = joined(
@@ -186,7 +196,7 @@ def _footer(*, real_time: bool) -> str:
     return "All times are virtual seconds since the workload began."
 
 
-def _section(heading: str, *children: Markup | None) -> Markup:
+def section(heading: str, *children: Markup | None) -> Markup:
     return element("section", element("h2", heading), element("div", *children, class_="card"))
 
 
@@ -225,7 +235,7 @@ def _meter(result: Result, expectation: Expectation | None) -> Markup | None:
     )
 
 
-def _tools(axis: TimeAxis) -> Markup:
+def zoom_tools(axis: TimeAxis) -> Markup:
     """Zoom by button, for keyboards and for those who do not drag."""
     spans = [("all", axis.from_s, axis.to_s)]
     spans += [(name, from_s, to_s) for name, from_s, to_s in signals.phases(axis) if name != "whole run"]
@@ -250,7 +260,7 @@ def _tools(axis: TimeAxis) -> Markup:
     )  # fmt: skip
 
 
-def _figures(
+def draw_figures(
     wanted: tuple[charts.Figure, ...], axis: TimeAxis
 ) -> tuple[list[Markup], dict[str, dict[str, list[float | None]]]]:
     """The figures, and the values that the cursor reads, by id of their output element."""
@@ -283,7 +293,7 @@ def _panel(chart: Chart, keys: list[Markup], drawing: Markup) -> Markup:
 
 
 def _key(curve: Curve, output: str | None) -> Markup:
-    look: str = curve.shape if curve.shape in ("dots", "squares", "marks") else ""
+    look: str = curve.shape if curve.shape in ("band", "dots", "squares", "marks") else ""
     look += " dashed" if curve.dashed else " faint" if curve.faint else ""
     return element(
         "span", element("i", class_=look.strip() or None, style=f"color:var(--{curve.colour})"), curve.label,
@@ -311,21 +321,21 @@ def _alt(chart: Chart) -> str:
 def _details(plan: Plan, record_tables: Tables) -> Markup:
     lost, failed = tables.endings(record_tables), failures.happened(record_tables)
     return joined(
-        _section(
+        section(
             "Requests",
             tables.by_route(record_tables),
             joined(element("h3", "Requests that did not complete"), lost) if lost else None,
             element("h3", "The slowest to their first token"),
             tables.slowest(record_tables),
         ),
-        _section("Failures", failed) if failed else None,
-        _section(
+        section("Failures", failed) if failed else None,
+        section(
             "Decisions",
             element("h3", "Moves of the threshold and of roles"),
             tables.threshold_changes(record_tables),
             _folded("The last requests routed", tables.last_routes(record_tables)),
         ),
-        _section(
+        section(
             "Network",
             element("h3", "Transfers"),
             tables.transfers(record_tables),

@@ -23,7 +23,7 @@ TICK_EVERY = 50
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 MOST_LABEL_ROWS, LABEL_ROW_HEIGHT, LETTER_WIDTH = 2, 14, 7.0
 
-Shape = Literal["line", "step", "area", "dots", "squares", "marks"]
+Shape = Literal["line", "step", "area", "band", "dots", "squares", "marks"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Curve:
     values: Sequence[float | None]
     titles: Sequence[str] = ()
     """For dots: what to show on hover."""
+    lows: Sequence[float | None] = ()
+    """For a band: its lower edge, where `values` are the upper one."""
     dashed: bool = False
     faint: bool = False
 
@@ -86,7 +88,9 @@ class _ValueAxis:
 
     def __init__(self, chart: Chart, frame: _Frame) -> None:
         self._frame = frame
-        values = [value for curve in chart.curves for value in curve.values if value is not None]
+        values = [
+            value for curve in chart.curves for value in (*curve.values, *curve.lows) if value is not None
+        ]
         values += [level for level, _ in chart.notes]
         self._log = chart.log_floor is not None
         if chart.log_floor is not None:
@@ -181,6 +185,8 @@ def _curve(curve: Curve, axis: TimeAxis, values: _ValueAxis) -> Markup:
     if curve.shape == "marks":
         marks = "".join(f"M{point[0]:.1f} {values.base_y}v-14" for point in points if point)
         return element("path", d=marks, class_="marks", style=style)
+    if curve.shape == "band":
+        return _band(curve, axis, values)
     kind = " dashed" if curve.dashed else " faint" if curve.faint else ""
     runs = _runs(points, stepped=curve.shape == "step")
     line = element("path", d="".join("M" + _path(run) for run in runs), class_=f"line{kind}", style=style)
@@ -191,6 +197,18 @@ def _curve(curve: Curve, axis: TimeAxis, values: _ValueAxis) -> Markup:
         for run in runs
     )
     return joined(element("path", d=filled, class_="filled", style=f"fill:var(--{curve.colour})"), line)
+
+
+def _band(curve: Curve, axis: TimeAxis, values: _ValueAxis) -> Markup:
+    """What lies between both edges, filled."""
+    edges = [
+        None if high is None or low is None else (axis.x(t_s), values.y(low), values.y(high))
+        for t_s, low, high in zip(curve.times_s, curve.lows, curve.values, strict=True)
+    ]
+    lower = _runs([edge and (edge[0], edge[1]) for edge in edges], stepped=False)
+    upper = _runs([edge and (edge[0], edge[2]) for edge in edges], stepped=False)
+    filled = "".join(f"M{_path(high)}L{_path(low[::-1])}Z" for low, high in zip(lower, upper, strict=True))
+    return element("path", d=filled, class_="filled", style=f"fill:var(--{curve.colour})")
 
 
 def _runs(points: Sequence[tuple[float, float] | None], *, stepped: bool) -> list[list[tuple[float, float]]]:
