@@ -225,7 +225,7 @@ class Oscillation(Expect):
     metric: Annotated[str, _metric_for("oscillation")] = Field(alias="oscillation")
     start: Duration = Field(0, alias="from")
     end: Duration | None = Field(None, alias="to")
-    max_amplitude: float
+    max_amplitude: Annotated[float, Ge(0)]
     cycles: Annotated[int, Strict(), Ge(CYCLES), Le(1000)] = CYCLES
 
 
