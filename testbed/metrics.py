@@ -79,6 +79,8 @@ Match = tuple[tuple[str, str | bool], ...]
 
 BOUND: tuple[Kind, ...] = ("bound",)
 SIGNAL: tuple[Kind, ...] = ("reaction", "recovery", "stability", "settling", "overshoot", "oscillation")
+FEWEST_PER_CYCLE = 4
+"""Samples that an oscillation needs in each of its cycles."""
 TIME_COLUMN: dict[Table, str] = {
     "requests": "arrival_s",
     "decisions": "t_s",

@@ -23,7 +23,6 @@ REST_SHARE = 0.1
 LEAST_ECHO, ALIKE = 0.5, 0.9
 """A signal that repeats itself correlates with itself, one period later, by at least this much; the shortest
 of several periods that do nearly as well is the period, the others are its multiples."""
-FEWEST_PER_CYCLE = 4
 ROUNDING = 1e-9
 
 
@@ -82,7 +81,7 @@ def cycle(signal: Series, cycles: int) -> Cycle | None:
     The period is the lag at which the signal, without its straight trend, resembles itself most (a peak of
     its autocorrelation). The amplitude is that of the signal itself: half of the lesser of the largest rise
     and the largest fall within a period and a half, which holds one of each whatever its phase. So what only
-    rises, in steps or not, has none. Needs FEWEST_PER_CYCLE samples per cycle.
+    rises, in steps or not, has none. Needs `metrics.FEWEST_PER_CYCLE` samples per cycle.
     """
     values, interval_s = _evenly(signal)
     lag = _period(values, len(values) // cycles)

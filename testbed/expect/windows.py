@@ -18,7 +18,7 @@ from testbed.expect.results import (
     window,
 )
 from testbed.measure import Tables
-from testbed.metrics import METRICS
+from testbed.metrics import FEWEST_PER_CYCLE, METRICS
 from testbed.plan import Expectation
 from testbed.readable import quantity
 from testbed.verdict import Result
@@ -76,7 +76,7 @@ def oscillation(expectation: Expectation, tables: Tables) -> Result:
     cycles = expectation.cycles
     assert cycles is not None, "checked by the plan"
     signal = measure.series(metric, tables).within(from_s, to_s)
-    seen, needed = shapes.samples(signal), shapes.FEWEST_PER_CYCLE * cycles
+    seen, needed = shapes.samples(signal), FEWEST_PER_CYCLE * cycles
     during = stretch(from_s, to_s)
     if seen < needed:
         samples = f"{expectation.metric} has {quantity(seen, 'samples')} {during}"

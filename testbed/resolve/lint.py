@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 
 from testbed.errors import Problem
-from testbed.expect.shapes import FEWEST_PER_CYCLE
-from testbed.metrics import METRICS
+from testbed.metrics import FEWEST_PER_CYCLE, METRICS
 from testbed.plan import DIRECTIONS, Expectation, LinkState, Plan
 from testbed.resolve.findings import Findings
 from testbed.resolve.link_checks import MAX_WINDOW_BYTES, bandwidth_delay
