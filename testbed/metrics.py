@@ -9,7 +9,7 @@ computes the values from the tables of `record`. A metric is computed like this:
 
 The statistics:
 
-    signal           the series (time, column) itself, for reaction, recovery and stability; with
+    signal           the series (time, column) itself, for every kind that follows a signal; with
                      `counted` the rows for which every pair of it holds, per second, in bins of a second
     mean min max     of the column
     p50 p90 p99      percentiles of the column, linearly interpolated
@@ -21,6 +21,7 @@ The statistics:
     end_sum          of `column` in the last row of each instance and pool
     steady_goodput   see `bulk.steady_goodput_bps`
     violations       what `ledger` finds in the whole run
+    oracle           share of what an oracle would have carried: `expect.oracle`
 
 What pools hold and how many sockets are open is noted when it changes: what held before a window counts
 as in it.
@@ -52,7 +53,9 @@ Unit = Literal[
     "blocks",
     "ratio",
 ]
-Kind = Literal["bound", "reaction", "recovery", "stability"]
+Kind = Literal[
+    "bound", "reaction", "recovery", "stability", "settling", "overshoot", "oscillation", "fairness", "oracle"
+]
 Table = Literal["requests", "decisions", "transfers", "links", "pools", "connections", "health"]
 Statistic = Literal[
     "signal",
@@ -70,11 +73,14 @@ Statistic = Literal[
     "end_sum",
     "steady_goodput",
     "violations",
+    "oracle",
 ]
 Match = tuple[tuple[str, str | bool], ...]
 
 BOUND: tuple[Kind, ...] = ("bound",)
-SIGNAL: tuple[Kind, ...] = ("reaction", "recovery", "stability")
+SIGNAL: tuple[Kind, ...] = ("reaction", "recovery", "stability", "settling", "overshoot", "oscillation")
+FEWEST_PER_CYCLE = 4
+"""Samples that an oscillation needs in each of its cycles."""
 TIME_COLUMN: dict[Table, str] = {
     "requests": "arrival_s",
     "decisions": "t_s",
@@ -107,7 +113,12 @@ class Metric:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of expectation this metric may stand in."""
-        return SIGNAL if self.statistic == "signal" else BOUND
+        if self.statistic == "signal":
+            return SIGNAL
+        if self.statistic == "oracle":
+            return ("oracle",)
+        by_tenant = self.table == "requests" and self.statistic != "violations"
+        return (*BOUND, "fairness") if by_tenant else BOUND
 
     @property
     def time(self) -> str:
@@ -304,6 +315,13 @@ def _failures() -> dict[str, Metric]:
     )  # fmt: skip
     metrics["ledger.violations"] = Metric(
         "requests", "state", "violations", "violations", "requests, bytes and pools not accounted for"
+    )
+    metrics["kv_goodput_bps"] = Metric(
+        "requests",
+        "kv_bytes",
+        "oracle",
+        "bps",
+        "KV over the WAN from A to B, while it waited for the link alone",
     )
     statistics: tuple[Statistic, ...] = ("p50", "max")
     for statistic in statistics:

@@ -270,10 +270,27 @@ class Expectation(Frozen, frozen=True, kw_only=True):
     recovery   after the event, `metric` comes to lie within [low, high] within `within_ns`, and stays there
                until the window's end
     stability  in [from, to) `metric` changes direction at most `high` times, ignoring moves under `level`
+    settling   after the event, `metric` comes within `within_ns` to lie within `band`, or `band_ratio`, of
+               `target`, or of where it comes to rest, and stays there until the window's end
+    overshoot  after the event, `metric` goes at most the ratio `high` of its step beyond its end, or `target`
+    oscillation in [from, to) no `cycles` cycles of `metric` have an amplitude above `high`
+    fairness   over `tenants`, Jain's index of `metric` is at least `low`, or the largest at most `high` times
+               the smallest
+    oracle     in [from, to) at least the ratio `low` of what an oracle would have carried was carried
     """
 
     name: str
-    kind: Literal["bound", "reaction", "recovery", "stability"]
+    kind: Literal[
+        "bound",
+        "reaction",
+        "recovery",
+        "stability",
+        "settling",
+        "overshoot",
+        "oscillation",
+        "fairness",
+        "oracle",
+    ]
     metric: str
     from_ns: int
     to_ns: int
@@ -285,6 +302,11 @@ class Expectation(Frozen, frozen=True, kw_only=True):
     crosses: Literal["above", "below"] | None = None
     tenant: str | None = None
     """A bound on requests of this tenant only."""
+    target: float | None = None
+    band: float | None = None
+    band_ratio: float | None = None
+    cycles: int | None = None
+    tenants: tuple[str, ...] = ()
     line: int = 0
     """Line of the scenario file, for messages."""
 

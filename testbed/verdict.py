@@ -35,8 +35,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metric: str
     status: Status
     measured: float | None
-    """The metric (bound), the seconds until it happened (reaction, recovery), the direction changes
-    (stability); None when it could not be measured or never happened."""
+    """The metric (bound), the seconds until it happened (reaction, recovery, settling), the direction changes
+    (stability), the amplitude (oscillation), a ratio (overshoot, fairness, oracle); None when it could not be
+    measured or never happened."""
     unit: str
     """Unit of `measured` and `margin`."""
     bound: str

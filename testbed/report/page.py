@@ -221,8 +221,8 @@ def _meter(result: Result, expectation: Expectation | None) -> Markup | None:
     """Measured against the upper bound, as a bar with a mark."""
     if expectation is None or result.measured is None:
         return None
-    timed = expectation.kind in ("reaction", "recovery")
-    limit = (expectation.within_ns or 0) / 1e9 if timed else expectation.high
+    within_ns = expectation.within_ns
+    limit = expectation.high if within_ns is None else within_ns / 1e9
     if not limit or limit < 0 or result.measured < 0:
         return None
     whole = max(limit * 1.25, result.measured)

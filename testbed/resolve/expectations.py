@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import attrgetter
+from typing import Any, Final
 
 from testbed import plan
-from testbed.metrics import METRICS, Unit
+from testbed.metrics import METRICS, Kind
 from testbed.resolve.compute import payload
 from testbed.resolve.events import named_times
+from testbed.resolve.expectation_names import default_name
 from testbed.resolve.findings import Findings
-from testbed.scenario.expectations import Bound, Expectation, Reaction, Recovery, Stability
+from testbed.scenario.expectations import (
+    Band,
+    Bound,
+    Expectation,
+    Fairness,
+    Overshoot,
+    Reaction,
+    Recovery,
+    Settling,
+    Stability,
+)
 from testbed.scenario.model import Scenario
 from testbed.scenario.source import KeyPath
 from testbed.scenario.workload import BulkWorkload
-from testbed.units import NS_PER_S, format_duration_ns, format_rate_bps, format_size_bytes
+from testbed.units import format_duration_ns
+
+SCALED: Final = ("low", "high", "level", "ignore_moves_below", "target", "max_amplitude")
+"""Limits in the metric's own unit."""
+LIMITS: Final[dict[Kind, dict[str, str]]] = {
+    "bound": {"low": "low", "high": "high", "tenant": "tenant"},
+    "reaction": {"within_ns": "within", "level": "level", "crosses": "crosses"},
+    "recovery": {"within_ns": "within", "low": "low", "high": "high"},
+    "stability": {"level": "ignore_moves_below"},
+    "settling": {
+        "within_ns": "within", "target": "target",
+        "band": "within_band.width", "band_ratio": "within_band.ratio",
+    },
+    "overshoot": {"high": "most", "target": "target"},
+    "oscillation": {"high": "max_amplitude", "cycles": "cycles"},
+    "fairness": {"low": "index", "high": "max_ratio", "tenants": "tenants"},
+    "oracle": {"low": "share"},
+}  # fmt: skip
+"""For each kind, the fields of `plan.Expectation` that say what is allowed, and where they come from."""
+FEWEST_TENANTS: Final = 2
 
 
 def resolve_expectations(
@@ -23,23 +55,25 @@ def resolve_expectations(
 
     Limits in bits per second or bytes are written for scale 1 and multiplied by `scale`, as the link is.
     """
-    for index, expectation in enumerate(scenario.expect):
+    found = []
+    for index, written in enumerate(scenario.expect):
+        expectation, path = _scaled(written, scale), ("expect", index)
         if isinstance(expectation, Bound):
-            _check_tenant(expectation, tenants, ("expect", index, "tenant"), findings)
-    return tuple(
-        _resolved(scenario, _scaled(expectation, scale), seed, ("expect", index), findings)
-        for index, expectation in enumerate(scenario.expect)
-    )
+            _check_tenant(expectation, tenants, (*path, "tenant"), findings)
+        if isinstance(expectation, Fairness) and not isinstance(scenario.workload, BulkWorkload):
+            expectation = _among(expectation, tenants, (*path, "tenants"), findings)
+        found.append(_resolved(scenario, expectation, seed, path, findings))
+    return tuple(found)
 
 
 def _scaled(expectation: Expectation, scale: float) -> Expectation:
     if METRICS[expectation.metric].unit not in {"bps", "bytes"}:
         return expectation
-    limits = {
-        name: value * scale
-        for name in ("low", "high", "level", "ignore_moves_below")
-        if (value := getattr(expectation, name, None)) is not None
+    limits: dict[str, Any] = {
+        name: value * scale for name in SCALED if (value := getattr(expectation, name, None)) is not None
     }
+    if isinstance(expectation, Settling) and expectation.within_band.width is not None:
+        limits["within_band"] = Band(width=expectation.within_band.width * scale)
     return expectation.model_copy(update=limits)
 
 
@@ -47,45 +81,53 @@ def _resolved(
     scenario: Scenario, expectation: Expectation, seed: int, path: KeyPath, findings: Findings
 ) -> plan.Expectation:
     _check_measured(scenario, expectation.metric, path, findings)
-    line = findings.source.line(path)
-    name = expectation.name or default_name(expectation)
-    match expectation:
-        case Bound():
-            from_ns, to_ns = _window(scenario, expectation.start, expectation.end, path, findings)
-            return plan.Expectation(
-                name=name, kind="bound", metric=expectation.metric, from_ns=from_ns, to_ns=to_ns,
-                low=expectation.low, high=expectation.high, tenant=expectation.tenant, line=line,
-            )  # fmt: skip
-        case Stability():
-            from_ns, to_ns = _window(scenario, expectation.start, expectation.end, path, findings)
-            return plan.Expectation(
-                name=name, kind="stability", metric=expectation.metric, from_ns=from_ns, to_ns=to_ns,
-                high=float(expectation.max_direction_changes), level=expectation.ignore_moves_below,
-                line=line,
-            )  # fmt: skip
-        case Reaction():
-            event_ns = _event(scenario, expectation.after, seed, path, findings)
-            to_ns = event_ns + expectation.within
-            _check_end(scenario, to_ns, (*path, "within"), findings)
-            return plan.Expectation(
-                name=name, kind="reaction", metric=expectation.metric, from_ns=event_ns, to_ns=to_ns,
-                event=expectation.after, within_ns=expectation.within, level=expectation.level,
-                crosses=expectation.crosses, line=line,
-            )  # fmt: skip
-        case Recovery():
-            event_ns = _event(scenario, expectation.after, seed, path, findings)
-            to_ns = scenario.duration if expectation.end is None else expectation.end
-            _check_end(scenario, to_ns, (*path, "to"), findings)
-            if event_ns + expectation.within >= to_ns:
-                until, end = format_duration_ns(event_ns + expectation.within), format_duration_ns(to_ns)
-                found = f"lasts until {until}, not before the window's end at {end}"
-                findings.add((*path, "within"), found, "a shorter time, or a later `to`")
-            return plan.Expectation(
-                name=name, kind="recovery", metric=expectation.metric, from_ns=event_ns, to_ns=to_ns,
-                event=expectation.after, within_ns=expectation.within, low=expectation.low,
-                high=expectation.high, line=line,
-            )  # fmt: skip
-    raise AssertionError(expectation)
+    fields = _limits(expectation)
+    if isinstance(expectation, Reaction | Recovery | Settling | Overshoot):
+        from_ns, to_ns = _after(scenario, expectation, seed, path, findings)
+        fields["event"] = expectation.after
+    else:
+        from_ns, to_ns = _window(scenario, expectation.start, expectation.end, path, findings)
+    return plan.Expectation(
+        name=expectation.name or default_name(expectation),
+        kind=expectation.kind,
+        metric=expectation.metric,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        line=findings.source.line(path),
+        **fields,
+    )
+
+
+def _limits(expectation: Expectation) -> dict[str, Any]:
+    """What is allowed, as fields of `plan.Expectation`."""
+    fields = {field: attrgetter(name)(expectation) for field, name in LIMITS[expectation.kind].items()}
+    if isinstance(expectation, Stability):
+        fields["high"] = float(expectation.max_direction_changes)
+    return fields
+
+
+def _after(
+    scenario: Scenario,
+    expectation: Reaction | Recovery | Settling | Overshoot,
+    seed: int,
+    path: KeyPath,
+    findings: Findings,
+) -> tuple[int, int]:
+    """From the event to the end of the time allowed (reaction), or of the window."""
+    event_ns = _event(scenario, expectation.after, seed, path, findings)
+    if isinstance(expectation, Reaction):
+        to_ns = event_ns + expectation.within
+        _check_end(scenario, to_ns, (*path, "within"), findings)
+        return event_ns, to_ns
+    if isinstance(expectation, Overshoot):
+        return _window(scenario, event_ns, expectation.end, path, findings)
+    to_ns = scenario.duration if expectation.end is None else expectation.end
+    _check_end(scenario, to_ns, (*path, "to"), findings)
+    if event_ns + expectation.within >= to_ns:
+        until, end = format_duration_ns(event_ns + expectation.within), format_duration_ns(to_ns)
+        found = f"lasts until {until}, not before the window's end at {end}"
+        findings.add((*path, "within"), found, "a shorter time, or a later `to`")
+    return event_ns, to_ns
 
 
 def _check_tenant(expectation: Bound, tenants: Collection[str], path: KeyPath, findings: Findings) -> None:
@@ -96,50 +138,15 @@ def _check_tenant(expectation: Bound, tenants: Collection[str], path: KeyPath, f
     findings.name_unknown(path, "tenant", expectation.tenant, tenants)
 
 
-def default_name(expectation: Expectation) -> str:
-    """What is expected, in a few words, when the scenario gives no name."""
-    metric = expectation.metric
-    unit = METRICS[metric].unit
-    match expectation:
-        case Bound():
-            of = f" of {expectation.tenant}" if expectation.tenant else ""
-            return f"{metric}{of} {_range(expectation.low, expectation.high, unit)}"
-        case Reaction():
-            level, within = format_in_unit(expectation.level, unit), format_duration_ns(expectation.within)
-            return f"{metric} crosses {expectation.crosses} {level} within {within} of {expectation.after}"
-        case Recovery():
-            limits, within = (
-                _range(expectation.low, expectation.high, unit),
-                format_duration_ns(expectation.within),
-            )
-            return f"{metric} {limits} within {within} of {expectation.after}"
-        case Stability():
-            return f"{metric} turns at most {expectation.max_direction_changes} times"
-    raise AssertionError(expectation)
-
-
-def format_in_unit(value: float, unit: Unit) -> str:
-    """A bound for people: `20s`, `96gbit`, `22000 tokens`, `1`."""
-    match unit:
-        case "s":
-            return format_duration_ns(round(value * NS_PER_S))
-        case "bps":
-            return format_rate_bps(round(value))
-        case "bytes":
-            return format_size_bytes(round(value))
-        case "ratio":
-            return f"{value:g}"
-        case _:
-            return f"{value:.15g} {unit}"
-
-
-def _range(low: float | None, high: float | None, unit: Unit) -> str:
-    if low is not None and high is not None:
-        return f"from {format_in_unit(low, unit)} to {format_in_unit(high, unit)}"
-    if low is not None:
-        return f"at least {format_in_unit(low, unit)}"
-    assert high is not None
-    return f"at most {format_in_unit(high, unit)}"
+def _among(expectation: Fairness, tenants: Collection[str], path: KeyPath, findings: Findings) -> Fairness:
+    """The expectation with the tenants that it compares; too few, unknown and repeated ones are problems."""
+    for index, name in enumerate(expectation.tenants):
+        findings.name_unknown((*path, index), "tenant", name, tenants)
+    among = expectation.tenants or tuple(tenants)
+    if len(set(among)) < max(FEWEST_TENANTS, len(among)):
+        found = f"fairness among {', '.join(among) or 'nobody'}"
+        findings.add(path, found, "two tenants or more, each once", "a workload of kind mix can have them")
+    return expectation.model_copy(update={"tenants": among})
 
 
 def _event(scenario: Scenario, name: str, seed: int, path: KeyPath, findings: Findings) -> int:

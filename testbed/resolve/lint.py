@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from testbed.errors import Problem
-from testbed.metrics import METRICS
+from testbed.metrics import FEWEST_PER_CYCLE, METRICS
 from testbed.plan import DIRECTIONS, Expectation, LinkState, Plan
 from testbed.resolve.findings import Findings
 from testbed.resolve.link_checks import MAX_WINDOW_BYTES, bandwidth_delay
@@ -201,7 +201,9 @@ def _unreachable(plan: Plan, expectation: Expectation) -> str:
     window = f"from {format_duration_ns(begin_ns)} to {format_duration_ns(end_ns)}"
     if table in ("links", "decisions"):
         between_ns = plan.sample_ns if table == "links" else plan.policy.interval_ns
-        wanted = 3 if expectation.kind == "stability" else 1
+        wanted = {"stability": 3, "oscillation": FEWEST_PER_CYCLE * (expectation.cycles or 0)}.get(
+            expectation.kind, 1
+        )
         if end_ns - begin_ns < wanted * between_ns:
             return f"is noted every {format_duration_ns(between_ns)}, too rarely for the window {window}"
         if begin_ns >= plan.duration_ns:

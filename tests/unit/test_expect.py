@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from testbed import audit, expect
 from testbed import tables as record
+from testbed.expect.shapes import turning_points
 from testbed.measure import Tables
 from testbed.plan import Expectation, Plan
 from testbed.rundir import RunDir
@@ -262,16 +263,16 @@ def test_turning_points_match_their_definition(values: list[int]) -> None:
     """Without a smallest move, turns are the changes of sign of the differences."""
     moves = [after - before for before, after in pairwise(values) if after != before]
     turns = sum((one > 0) != (next_one > 0) for one, next_one in pairwise(moves))
-    assert expect.turning_points(values, 0) == turns
+    assert turning_points(values, 0) == turns
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(0, 60), st.integers(0, 60))
 def test_a_larger_smallest_move_never_finds_more_turns(values: list[int], one: int, other: int) -> None:
     """Ignoring more moves cannot make a signal less stable, nor does its mirror image turn differently."""
     small, large = sorted((one, other))
-    assert expect.turning_points(values, large) <= expect.turning_points(values, small)
+    assert turning_points(values, large) <= turning_points(values, small)
     mirrored = [-value for value in values]
-    assert expect.turning_points(mirrored, small) == expect.turning_points(values, small)
+    assert turning_points(mirrored, small) == turning_points(values, small)
 
 
 @pytest.fixture

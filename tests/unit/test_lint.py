@@ -89,6 +89,11 @@ ECN = "link.a_to_b.queue={kind: red, ecn: true}"
             "expect.0: link.a_to_b.throughput_bps.mean is noted after the run only as long as",
         ),
         (
+            ("expect=[{oscillation: link.a_to_b.throughput_bps, from: 1s, to: 2.1s, max_amplitude: 1gbit}]",),
+            ("expect=[{oscillation: link.a_to_b.throughput_bps, from: 1s, to: 2.2s, max_amplitude: 1gbit}]",),
+            "expect.0: link.a_to_b.throughput_bps is noted every 100ms",
+        ),
+        (
             ("expect=[{bound: bulk.goodput_bps.min, from: 1s, min: 0bit}]",),
             ("expect=[{bound: bulk.goodput_bps.min, min: 0bit}]",),
             "expect.0: bulk.goodput_bps.min has no value, as no transfer starts from 1s to 20s",

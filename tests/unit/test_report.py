@@ -18,7 +18,7 @@ from testbed.report import page, signals
 from testbed.report.__main__ import main
 from testbed.report.markup import element
 from testbed.rundir import RunDir
-from tests.unit.synthetic_plan import expectation, make_plan, with_expectations
+from tests.unit.synthetic_plan import S, expectation, make_plan, with_expectations
 from tests.unit.synthetic_run import note, ns, write_run
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
@@ -80,6 +80,27 @@ def test_the_page_answers_its_question(run: RunDir, plan: Plan) -> None:
         "as asked",
     ):  # fmt: skip
         assert text in shown, text
+
+
+def test_every_kind_of_expectation_has_its_row(run: RunDir, plan: Plan) -> None:
+    """With what was measured, what was allowed and how far that was apart; a bar shows upper bounds."""
+    trouble: dict[str, object] = {"event": "trouble", "from_ns": 30 * S, "to_ns": 75 * S}
+    wanted = with_expectations(
+        plan,
+        expectation("settling", "threshold_tokens", within_ns=3 * S, band_ratio=0.05, **trouble),
+        expectation("overshoot", "threshold_tokens", high=0.2, target=24_000.0, **trouble),
+        expectation("oscillation", "threshold_tokens", high=2000.0, cycles=3),
+        expectation("fairness", "requests.completed", low=0.9, tenants=("default",)),
+        expectation("oracle", "kv_goodput_bps", low=0.9),
+    )
+    page_text = written(run, wanted)
+    shown = Outline(page_text).text
+    for text in (
+        "settled within 5 % of its end", "beyond its step from 19,400 tokens to 24,000 tokens",
+        "repeated no cycle from 0 to 120 s", "Jain's index is 1", "at least 90 % from 0 to 120 s",
+    ):  # fmt: skip
+        assert text in shown, text
+    assert page_text.count('class="meter') == 3
 
 
 def test_the_page_loads_nothing(run: RunDir, plan: Plan) -> None:
