@@ -42,7 +42,7 @@ def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
 
     `trust` holds the reasons not to trust the run, if any.
     """
-    results = [_judge_one(expectation, tables) for expectation in plan.expectations]
+    results = [judge_one(expectation, tables) for expectation in plan.expectations]
     checks = (ledger.judge(plan, tables), answers.judge(plan, tables))
     return conclude((*results, *(check for check in checks if check)), tuple(trust))
 
@@ -83,7 +83,8 @@ def _outcome_problems(run: RunDir) -> list[str]:
     return problems if finished or problems else ["the run did not finish"]
 
 
-def _judge_one(expectation: Expectation, tables: Tables) -> Result:
+def judge_one(expectation: Expectation, tables: Tables) -> Result:
+    """What became of one expectation, whatever the rest of the run was like."""
     metric = METRICS[expectation.metric]
     if expectation.kind == "bound":
         return _bound(expectation, metric, tables)
