@@ -43,6 +43,7 @@ class Testbed:
         path, overrides = self._config.rootpath / scenario, overrides_of(set or {})
         ended = self._runs.of(path, overrides, seed)
         if item := self._config.stash.get(ITEM, None):
+            item.user_properties.append(("testbed.scenario", path.name))
             item.user_properties.extend(outcome.properties(ended))
         judged = outcome.of_trusted(ended)
         if judged.kind == "skipped":

@@ -122,15 +122,17 @@ class Run:
     ) -> float:
         """Seconds from the event until the signal first crosses `level`; infinite when it never did.
 
+        Never means: not in the whole record, which has to be without a gap while requests are sent.
+
         Raises:
             RunError: that was not measured.
             ScenarioError: there is no such signal or event, or `level` is not in the signal's unit.
         """
-        end_ns = self.plan.duration_ns + self.plan.drain_ns
-        asked = {"reaction": signal, "after": after, "crosses": crosses, "level": level}
-        within_ns = end_ns - self._event_ns(after)
+        asked = {"reaction": signal, "after": after, "crosses": crosses, "level": level, "within": "1ns"}
+        found = self._resolved(asked, "run.reaction")
+        within_ns = max(self.plan.duration_ns - found.from_ns, 1)
         return self._measured(
-            self._resolved({**asked, "within": f"{within_ns}ns"}, "run.reaction"), f"run.reaction({signal!r})"
+            msgspec.structs.replace(found, within_ns=within_ns), f"run.reaction({signal!r})"
         )
 
     def recovery(
@@ -138,11 +140,11 @@ class Run:
         signal: str,
         *,
         after: str,
-        low: str | float | None = None,
-        high: str | float | None = None,
+        min: str | float | None = None,  # noqa: A002 - as in scenarios
+        max: str | float | None = None,  # noqa: A002
         to: str | None = None,
     ) -> float:
-        """Seconds from the event until the signal lies between `low` and `high` and stays until `to`.
+        """Seconds from the event until the signal lies between `min` and `max` and stays until `to`.
 
         `to` is the end of the requests by default. Infinite when it did not come back.
 
@@ -150,17 +152,13 @@ class Run:
             RunError: that was not measured, or there was nothing to recover from.
             ScenarioError: there is no such signal or event, or a limit is not in the signal's unit.
         """
-        limits = {"min": low, "max": high, "to": to}
+        limits = {"min": min, "max": max, "to": to}
         given = {key: value for key, value in limits.items() if value is not None}
         asked = {"recovery": signal, "after": after, "within": "1ns", **given}
         found = self._resolved(asked, "run.recovery")
         return self._measured(
             msgspec.structs.replace(found, within_ns=found.to_ns - found.from_ns), f"run.recovery({signal!r})"
         )
-
-    def _event_ns(self, name: str) -> int:
-        """When it was planned; the start where there is none of that name, which is found out later."""
-        return next((event.t_ns for event in self.plan.events if event.name == name), 0)
 
     def _measured(self, expectation: Expectation, asked: str) -> float:
         result = judge_one(expectation, self.tables)

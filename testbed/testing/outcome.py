@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -82,6 +83,7 @@ def properties(ended: Ended) -> list[tuple[str, str]]:
         ("testbed.note", ended.verdict.note),
         ("testbed.run", str(run.path)),
     ]
+    found += [("testbed.record", record_digest(run))] if run.manifest.is_file() else []
     found += [("testbed.report", str(run.report))] if run.report.is_file() else []
     found += [
         (f"testbed.measured: {one.name}", quantity(one.measured, one.unit, digits=6))
@@ -89,6 +91,11 @@ def properties(ended: Ended) -> list[tuple[str, str]]:
         if one.measured is not None
     ]
     return [*found, *(("testbed.missed", one) for one in missed)]
+
+
+def record_digest(run: RunDir) -> str:
+    """Of its tables, as hexadecimal text: equal for equal runs."""
+    return str(json.loads(run.manifest.read_bytes())["record_digest"])
 
 
 def _place(result: Result) -> str:

@@ -52,4 +52,6 @@ def row(report: pytest.TestReport) -> tuple[str, str, str, str, str]:
 
 def _reason(report: pytest.TestReport) -> str:
     """Why a test without a run ended as it did."""
-    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return str(report.longrepr or "")
