@@ -20,7 +20,7 @@ SCENARIO = """
 name: {name}
 question: When 100 Gbps become 8, does the threshold follow within 3 s?
 seed: 7
-duration: 20s
+duration: 14s
 drain: 60s
 scale: 0.05
 topology: {{name: two_dc, prefill_hosts: 4, pd_hosts: 8}}
@@ -29,7 +29,7 @@ clusters:
   prfaas: {{instances: 4, profile: h200}}
   pd: {{prefill: 3, decode: 5, profile: h20}}
 transport: {{payload: synthetic, connections: 4, chunk: 32MiB, layer_group: 4, congestion_control: cubic}}
-policy: {{name: {policy}, threshold: 19400}}
+policy: {{name: {policy}, threshold: 15700}}
 link:
   a_to_b: {{rate: 100gbit, buffer: 10ms, delay: 5.75ms}}
   b_to_a: {{rate: 100gbit, buffer: 10ms, delay: 5.75ms}}
@@ -38,13 +38,13 @@ workload:
 timeline:
   - {{at: 8s, event: drop, link: a_to_b, set: {{rate: 8gbit}}}}
 expect:
-  - {{reaction: threshold_tokens, after: drop, crosses: above, level: 22000, within: 3s}}
+  - {{reaction: threshold_tokens, after: drop, crosses: above, level: 18000, within: 3s}}
 """
 MINE = """
 def test_the_threshold_follows(testbed):
     run = testbed("scenarios/follows.yaml")
     assert run.status == "PASS"
-    assert run.reaction("threshold_tokens", after="drop", crosses="above", level=22000) < 3
+    assert run.reaction("threshold_tokens", after="drop", crosses="above", level=18000) < 3
     assert run.requests.height > 40
 """
 
@@ -79,8 +79,8 @@ def test_a_broken_policy_fails_with_reaction_measured_value_and_bound(
     assert code == 1, output
     assert "1 failed, 2 passed" in output
     expected = (
-        "threshold_tokens crosses above 22000 tokens within 3s of drop: "
-        "threshold_tokens never crossed 22,000 tokens from 8 to"
+        "threshold_tokens crosses above 18000 tokens within 3s of drop: "
+        "threshold_tokens never crossed 18,000 tokens from 8 to"
     )
     (line,) = [one for one in output.splitlines() if expected in one]
     assert line.startswith("  FAIL ")

@@ -106,7 +106,7 @@ def test_the_summary_has_a_row_for_each(session: Session) -> None:
     assert text == (session.directory / "step.md").read_text(encoding="utf-8")
     lines = text.splitlines()
     assert lines[2:4] == ["| test | result | verdict | finding | report |", "| --- | --- | --- | --- | --- |"]
-    rows = [line.split(" | ") for line in lines[4:] if line]
+    rows = [line.replace("\\_", "_").split(" | ") for line in lines[4:] if line]
     assert [(cells[0].removeprefix("| "), cells[1]) for cells in rows] == [
         ("notes.yaml::notes", "failed"),
         ("scenarios/broken.yaml::broken", "failed"),
