@@ -185,3 +185,12 @@ def test_a_row_says_what_was_missed() -> None:
     )
     report.user_properties = report.user_properties[:2]
     assert row(report)[3] == "2 of 3 expectations did not hold"
+
+
+def test_a_session_without_scenarios_loads_nothing_heavy() -> None:
+    """Everybody's pytest loads the plugin; the testbed itself is loaded with the first scenario."""
+    code = (
+        "import sys, testbed.pytest_plugin; print({'polars', 'pydantic', 'rich', 'typer'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert ended.stdout == "set()\n"
