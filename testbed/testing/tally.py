@@ -40,12 +40,15 @@ def row(report: pytest.TestReport) -> tuple[str, str, str, str, str]:
     said: dict[str, list[str]] = {}
     for name, value in report.user_properties:
         said.setdefault(name, []).append(str(value))
-    finding = said.get("testbed.missed") or said.get("testbed.note") or _reason(report).splitlines()
+    crash = getattr(report.longrepr, "reprcrash", None)  # a test in Python that failed, whatever its runs did
+    finding = (
+        crash.message.splitlines()[:1] if crash else said.get("testbed.missed") or said.get("testbed.note")
+    )
     return (
         report.nodeid,
         report.outcome,
         ", ".join(said.get("testbed.verdict", [])),
-        "\n".join(finding),
+        "\n".join(finding or _reason(report).splitlines()),
         "\n".join(os.path.relpath(path) for path in said.get("testbed.report", [])),
     )
 
