@@ -9,6 +9,7 @@ import typer
 from testbed import calibrate, check, replay, run
 from testbed.command import run_command
 from testbed.compare import __main__ as compare
+from testbed.kernel.build import build
 from testbed.record import __main__ as record
 from testbed.report import __main__ as report
 from testbed.sweep import __main__ as sweep
@@ -22,6 +23,19 @@ app.command(name="replay")(replay.replay_command)
 app.command()(sweep.sweep)
 app.command()(record.record)
 app.command()(compare.compare)
+kernel = typer.Typer(help="The kernel that runs take place in.")
+app.add_typer(kernel, name="kernel")
+
+
+@kernel.callback()
+def _group() -> None:
+    """Keeps `build` a word of its own, although it is the only one."""
+
+
+@kernel.command(name="build")
+def build_kernel() -> None:
+    """Build it unless it is there, once per machine (five minutes on two cores), and print where it lies."""
+    print(build())
 
 
 def main() -> None:

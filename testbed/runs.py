@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -14,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from testbed import step_summary
 from testbed.errors import Problem, RunError
 from testbed.rundir import RunDir
 from testbed.verdict import Verdict
@@ -30,12 +32,19 @@ class Wanted(msgspec.Struct, frozen=True):
     overrides: tuple[str, ...] = ()
     seed: int | None = None
     report: bool = True
+    options: tuple[str, ...] = ()
+    """More of the command line, such as `--kernel uml`."""
 
     @property
     def arguments(self) -> list[str]:
         """For `python -m testbed.run`: what makes the record what it is."""
         seed = [] if self.seed is None else ["--seed", str(self.seed)]
-        return [str(self.scenario), *seed, *(part for one in self.overrides for part in ("--set", one))]
+        return [
+            str(self.scenario),
+            *self.options,
+            *seed,
+            *(part for one in self.overrides for part in ("--set", one)),
+        ]
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -86,7 +95,7 @@ class _Children:
         """Run it to its end; RunError after `stop`.
 
         It gets a process group of its own: a Ctrl-C reaches it through `stop` alone, as a second signal would
-        cut off the verdict that it makes after the first.
+        cut off the verdict that it makes after the first. It appends to no CI summary: that is the caller's.
         """
         with self._lock:
             if self._stopped:
@@ -97,6 +106,7 @@ class _Children:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                env={name: value for name, value in os.environ.items() if name != step_summary.VARIABLE},
                 process_group=0,
             )
             self._running.add(child)

@@ -30,6 +30,7 @@ SERIES = (6, 12)
 """The kernel that the recipe's patches were made for: Debian 12 and 13 both have it."""
 PROGRAMS = ("make", "gcc", "flex", "bison", "bc", "patch", "tar", "xz")
 ROOM_BYTES = 1 << 30
+PACKAGE_STEP = "make setup, or without a checkout install this system's package of it"
 WALL_LIMIT_S = 7200
 REPORT_S = 2.0
 SHARED_CACHE = Path("/var/cache/testbed")
@@ -151,7 +152,7 @@ class _Progress:
 def _problems(source: Path | None, cache: Path) -> list[Problem]:
     """Everything that is missing for a build."""
     problems = [
-        Problem(WHERE, f"the program {program} is missing", next_step="make setup")
+        Problem(WHERE, f"the program {program} is missing", next_step=PACKAGE_STEP)
         for program in PROGRAMS
         if shutil.which(program) is None
     ]
@@ -161,7 +162,7 @@ def _problems(source: Path | None, cache: Path) -> list[Problem]:
                 WHERE,
                 f"no kernel source under {SOURCES}",
                 allowed="the package linux-source-6.12",
-                next_step="make setup",
+                next_step=PACKAGE_STEP,
             )
         )
     try:

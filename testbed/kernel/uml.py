@@ -23,7 +23,7 @@ from pathlib import Path
 
 from testbed.errors import KernelError, MachineError, Problem
 from testbed.kernel import Clock, Needs, digest, image
-from testbed.kernel.build import cache_dir, find_kernel, places
+from testbed.kernel.build import PACKAGE_STEP, cache_dir, find_kernel, places
 from testbed.kernel.cpu import reserved
 from testbed.kernel.supervise import OutlivedError, supervise
 from testbed.rundir import RunDir
@@ -81,10 +81,14 @@ class Uml:
         if find_kernel() is None:
             looked = ", ".join(str(place) for place in places())
             problems.append(
-                Problem(WHERE, f"no kernel that this user can run in {looked}", next_step="make setup")
+                Problem(
+                    WHERE,
+                    f"no kernel that this user can run in {looked}",
+                    next_step="make setup, or without a checkout: testbed kernel build",
+                )
             )
         problems += [
-            Problem(WHERE, f"the program {program} is missing", next_step="make setup")
+            Problem(WHERE, f"the program {program} is missing", next_step=PACKAGE_STEP)
             for program in ("setpriv", "prlimit", "setarch", "taskset", "pivot_root", "ip", "stty")
             if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None
         ]

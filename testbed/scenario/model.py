@@ -88,6 +88,8 @@ class Scenario(Section):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,60}$")]
     question: Annotated[str, MinLen(1)]
+    control: Annotated[bool, Strict()] = False
+    """Must not PASS, for who runs the file as a test; the verdict itself stays what it is."""
     seed: Annotated[int, Strict(), Ge(0), Le(2**63 - 1)] = 1
     scale: Annotated[float, Strict(), Ge(MIN_SCALE), Le(1)] = 1.0
     duration: PositiveDuration

@@ -116,6 +116,20 @@ def test_a_machine_without_a_kernel_ends_with_4(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_kernel_cannot_be_built_without_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`testbed kernel build` ends with 4, and says which package is missing."""
+    monkeypatch.setenv("TESTBED_CACHE", str(tmp_path))
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    assert run_command(cli.app, ["kernel", "build"]) == 4
+    said = capsys.readouterr().err
+    assert (
+        f"kernel build: no kernel source under {tmp_path}\n    allowed: the package linux-source-6.12" in said
+    )
+    assert "Traceback" not in said
+
+
 class Recorded:
     """A kernel in which a recorded run happens, or whatever else is wanted."""
 

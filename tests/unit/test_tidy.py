@@ -22,6 +22,7 @@ ENTRY_POINTS = {
     "agents.measure",  # testbed.record starts it
     "agents.router",
 }
+PLUGINS = {"testbed.pytest_plugin"}  # pytest loads these
 
 
 def module_name(path: Path) -> str:
@@ -79,8 +80,8 @@ def test_every_module_is_used() -> None:
     runnable = {
         module_name(path) for path in SOURCES if "\ndef main() -> None:" in path.read_text(encoding="utf-8")
     }
-    assert unused - runnable == set()
-    assert unused <= ENTRY_POINTS
+    assert unused - runnable == PLUGINS
+    assert unused <= ENTRY_POINTS | PLUGINS
 
 
 def test_every_test_says_what_it_promises() -> None:

@@ -1,0 +1,3 @@
+"""In a checkout the plugin is there without being installed."""
+
+pytest_plugins = ["testbed.pytest_plugin"]
