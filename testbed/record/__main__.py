@@ -23,7 +23,6 @@ from agents.measurements import Began, Wanted
 from agents.shapes import SHAPES
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
-from testbed.manifest import cpu
 from testbed.profiles import imports, table
 from testbed.profiles.cells import printable
 from testbed.profiles.imports.plain import plain_name
@@ -116,6 +115,8 @@ def record(
 
 def _measure(wanted: Wanted, kernel: str, out: Path) -> tuple[list[Row], About]:
     """Measure in a process of its own; says so where the samples lie far apart."""
+    from testbed.manifest import cpu  # noqa: PLC0415 - polars takes half a second, which others do not need
+
     found = list((lines_of_guest if kernel == "uml" else lines)(wanted, Console(stderr=True)))
     shape = SHAPES[wanted.model]
     rows = samples.rows(found, shape)
