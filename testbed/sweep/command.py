@@ -25,7 +25,6 @@ from testbed.sweep.cache import Points, opened
 from testbed.sweep.explore import Engine, Job, Probe
 from testbed.sweep.file import read_sweep, scenario_there
 from testbed.sweep.outcome import Row, Sweep, tally
-from testbed.sweep.points import as_text
 from testbed.sweep.results import frame
 from testbed.sweep.search import Boundary
 from testbed.verdict import EXIT_CODES, STYLES, Status
@@ -49,18 +48,27 @@ def run_file(
     Exit code of a grid or a sample: 0 when every run has a verdict, PASS or FAIL, 2 when one is UNKNOWN. Of a
     search: 0 found, 1 no boundary between the ends, 2 a run at which it could not be told.
     """
-    wanted = read_sweep(path)
-    scenario_there(wanted)
-    axes = (*wanted.axes, explore.search_axis(wanted)) if wanted.file.search else wanted.axes
-    given = tuple(seeds) or wanted.file.seeds
     with tempfile.TemporaryDirectory(prefix="testbed-sweep-") as plans:
-        sweep = explore.Sweep(wanted, axes, given, tuple(overrides), Path(plans))
         with console.status("resolving every point"):
-            first = sweep.resolve(explore.ends(wanted) if wanted.file.search else wanted.points())
+            sweep, first = checked_file(path, seeds, overrides, Path(plans))
         if engine == "local":
             place("auto", None)
         with _engine(engine, jobs, processors) as start, opened(out) as points:
             return _Board(sweep, first, points, start, console).run()
+
+
+def checked_file(
+    path: Path, seeds: Sequence[int], overrides: Sequence[str], plans: Path
+) -> tuple[explore.Sweep, list[Job]]:
+    """The sweep and its runs, of a search those at its ends; `seeds` instead of the file's, if there are any.
+
+    Raises ScenarioError with all problems of the file; if it has none, with those of all points.
+    """
+    wanted = read_sweep(path)
+    scenario_there(wanted)
+    axes = (*wanted.axes, explore.search_axis(wanted)) if wanted.file.search else wanted.axes
+    sweep = explore.Sweep(wanted, axes, tuple(seeds) or wanted.file.seeds, tuple(overrides), plans)
+    return sweep, sweep.resolve(explore.ends(wanted) if wanted.file.search else wanted.points())
 
 
 @contextmanager
@@ -138,7 +146,7 @@ class _Board:
         self._ran += 1
         line = Text(f"{self._ran:4}  ")
         line.append(f"{row.status:8}", style=STYLES[row.status])
-        line.append(f"{self._named(job)} seed {job.seed}   {row.wall_s:.0f} s")
+        line.append(f"{self._sweep.named(job.point)} seed {job.seed}   {row.wall_s:.0f} s")
         self._console.print(line, soft_wrap=True, highlight=False)
 
     def _probed(self, probe: Probe) -> None:
@@ -146,10 +154,6 @@ class _Board:
         by_seed = ", ".join(f"seed {seed} {status}" for seed, status in probe.by_seed.items())
         self._probes.append(probe)
         self._say(f"      {self._search.parameter} {probe.value}: {probe.outcome} ({by_seed})")
-
-    def _named(self, job: Job) -> str:
-        pairs = zip(self._sweep.axes, job.point, strict=True)
-        return " ".join(f"{axis.path}={as_text(value)}" for axis, value in pairs if axis.varies)
 
     def _write(self, finding: str, status: Status, boundary: Boundary | None) -> None:
         """results.parquet, sweep.json and sweep.html of all that there is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -20,7 +20,7 @@ from testbed.sweep import environment, file
 from testbed.sweep.cache import Points
 from testbed.sweep.outcome import Row
 from testbed.sweep.point import Resolved
-from testbed.sweep.points import Axis, Point, overrides
+from testbed.sweep.points import Axis, Point, as_text, overrides
 from testbed.sweep.results import Measure, Result, measures, with_measures
 from testbed.sweep.search import Boundary, Outcome, agreed, bisect
 from testbed.verdict import Verdict
@@ -69,16 +69,43 @@ class Sweep:
             ScenarioError: the scenario is none, or not with these values; the problems of all.
         """
         jobs: list[Job] = []
-        problems: list[Problem] = []
+        at: dict[Problem, list[Point]] = {}
         for seed in self.seeds or (None,):
             for point in points:
                 try:
                     jobs.append(self._job(point, seed))
                 except ScenarioError as error:
-                    problems += error.problems
-        if problems:
-            raise ScenarioError(*list(dict.fromkeys(problems))[:MAX_PROBLEMS])
+                    for problem in error.problems:
+                        at.setdefault(self._placed(problem, point), []).append(point)
+        if at:
+            everywhere = len(points) * max(len(self.seeds), 1)
+            problems = [
+                one
+                if one.where.startswith(self.wanted.source.file) or len(where) == everywhere
+                else replace(one, found=f"with {self.named(where[0])}: {one.found}")
+                for one, where in at.items()
+            ]
+            raise ScenarioError(*problems[:MAX_PROBLEMS])
         return jobs
+
+    def named(self, point: Point) -> str:
+        """Its values that are not those of all points, for people."""
+        pairs = zip(self.axes, point, strict=True)
+        return " ".join(f"{axis.path}={as_text(value)}" for axis, value in pairs if axis.varies)
+
+    def _placed(self, problem: Problem, point: Point) -> Problem:
+        """A problem with one of the sweep's own values, at its place in the sweep file."""
+        source = self.wanted.source
+        for axis, value, change in zip(self.axes, point, overrides(self.axes, point), strict=True):
+            if not problem.where.startswith(f"--set {change}"):
+                continue
+            path: KeyPath = ("parameters", axis.path)
+            if path not in source.lines:
+                path = ("search",)
+            elif (*path, 0) in source.lines:
+                path = (*path, axis.values.index(value))
+            return replace(problem, where=source.where(path))
+        return problem
 
     def _job(self, point: Point, seed: int | None) -> Job:
         scenario = self.wanted.scenario

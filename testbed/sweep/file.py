@@ -37,6 +37,12 @@ def _scalar(value: Any) -> Any:
     return value
 
 
+def _values(value: Any) -> Any:
+    if not value:
+        raise refusal("an empty list", "one value or more")
+    return value
+
+
 def _seeds(value: Any) -> tuple[int, ...]:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise refusal(f"{units.shown(value)} instead of seeds", SEEDS_ALLOWED)
@@ -81,7 +87,7 @@ class Range(Section):
 
 Parameter = Annotated[
     Annotated[Range, Tag("<range>")]
-    | Annotated[tuple[Any, ...], Tag("<values>"), MinLen(1)]
+    | Annotated[tuple[Any, ...], BeforeValidator(_values), Tag("<values>")]
     | Annotated[Scalar, Tag("<value>")],
     Discriminator(_shape),
 ]
