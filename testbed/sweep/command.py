@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from rich.console import Console
@@ -30,6 +30,14 @@ from testbed.sweep.search import Boundary
 from testbed.verdict import EXIT_CODES, STYLES, Status
 
 EngineName = Literal["local", "ray"]
+_WORDS: Final[dict[tuple[int, bool], tuple[str, Status]]] = {
+    (0, False): ("COMPLETE", "PASS"),
+    (2, False): ("INCOMPLETE", "UNKNOWN"),
+    (0, True): ("FOUND", "PASS"),
+    (1, True): ("NOT FOUND", "FAIL"),
+    (2, True): ("UNKNOWN", "UNKNOWN"),
+}
+"""What the page says of an exit code, for a search and for all else."""
 
 
 def run_file(
@@ -115,12 +123,11 @@ class _Board:
             else:
                 self._sweep.run(self._first, self._at)
         except KeyboardInterrupt:
-            self._write(f"broken off after {len(self._sweep.results)} runs", "UNKNOWN", None)
+            self._write(f"broken off after {len(self._sweep.results)} runs", EXIT_CODES["UNKNOWN"], None)
             self._say(f"{self._ran} runs were made, and are kept; the same command goes on with the rest")
             raise
         finding, code = self._conclude(boundary)
-        statuses: dict[int, Status] = {code_: status for status, code_ in EXIT_CODES.items()}
-        self._write(finding, statuses[code], boundary)
+        self._write(finding, code, boundary)
         self._say(f"{self._ran} runs in {time.monotonic() - began_s:.0f} s: {finding}")
         self._say(f"{self._out / 'sweep.html'}  {self._out / 'results.parquet'}")
         return code
@@ -155,8 +162,9 @@ class _Board:
         self._probes.append(probe)
         self._say(f"      {self._search.parameter} {probe.value}: {probe.outcome} ({by_seed})")
 
-    def _write(self, finding: str, status: Status, boundary: Boundary | None) -> None:
+    def _write(self, finding: str, code: int, boundary: Boundary | None) -> None:
         """results.parquet, sweep.json and sweep.html of all that there is."""
+        word, status = _WORDS[code, self._search is not None]
         sweep, results = self._sweep, self._sweep.results
         frame(sweep.axes, results, sweep.measures).write_parquet(self._out / "results.parquet")
         rows = tuple(one.row for one in results)
@@ -167,6 +175,7 @@ class _Board:
             file=str(sweep.wanted.path),
             scenario=str(sweep.wanted.scenario),
             question=sweep.wanted.file.question,
+            word=word,
             finding=finding,
             status=status,
             axes=sweep.axes,

@@ -22,7 +22,7 @@ from testbed.verdict import Status
 
 MOST_FACETS: Final = 12
 MOST_LABELS: Final = 14
-DARKEST_PERCENT: Final = 55
+DARKEST_PERCENT: Final = 42
 """Of the colour in a cell, so that its text stays readable."""
 HEIGHT: Final = 190
 MARKS: Final[dict[Status, str]] = {"PASS": "✓ PASS", "FAIL": "✗ FAIL", "UNKNOWN": "? UNKNOWN"}

@@ -24,13 +24,15 @@ BADGES: Final[dict[str, Status]] = {"holds": "PASS", "fails": "FAIL", "unknown":
 
 @dataclass(frozen=True)
 class Told:
-    """All that the page says; `finding`: what came out, in a sentence."""
+    """All that the page says; `word` and `finding`: what came out, as one and in a sentence."""
 
     file: str
     scenario: str
     question: str
+    word: str
     finding: str
     status: Status
+    """Which of them the word looks like."""
     axes: tuple[Axis, ...]
     measures: Sequence[Measure]
     results: Sequence[Result]
@@ -82,7 +84,7 @@ _FILES: Final = (
 def _header(told: Told) -> Markup:
     badge = element(
         "div",
-        element("strong", told.status),
+        element("strong", told.word),
         element("span", told.finding),
         class_=f"badge {told.status}",
         role="status",
