@@ -25,8 +25,14 @@ from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.run import place
 from testbed.runs import Wanted, run_all
-from testbed.sweep.asked import parse_seeds, runs_of, scenario_files
-from testbed.sweep.command import EngineName, refuse_for_files, refuse_for_scenarios, run_file
+from testbed.sweep.asked import (
+    EngineName,
+    parse_seeds,
+    refuse_for_files,
+    refuse_for_scenarios,
+    runs_of,
+    scenario_files,
+)
 from testbed.sweep.file import is_sweep_file
 from testbed.sweep.outcome import Row, Sweep, discard, exit_code, row, table, tally
 from testbed.verdict import STYLES
@@ -98,6 +104,8 @@ def sweep(
     at_a_time = min(len(os.sched_getaffinity(0)), MAX_JOBS)
     sweep_files = [path for path in paths if is_sweep_file(path)]
     if len(paths) == 1 and sweep_files:
+        from testbed.sweep.command import run_file  # noqa: PLC0415 - polars, which `--help` does not need
+
         refuse_for_files({"--keep": keep != "failed", "--report": report}, paths[0])
         code = run_file(
             paths[0],

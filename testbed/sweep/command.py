@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from testbed.errors import Problem, ScenarioError
 from testbed.readable import number
 from testbed.run import place
 from testbed.runs import run_all
 from testbed.sweep import explore, page, remote
+from testbed.sweep.asked import EngineName
 from testbed.sweep.cache import Points, opened
 from testbed.sweep.explore import Engine, Job, Probe
 from testbed.sweep.file import read_sweep, scenario_there
@@ -29,7 +29,6 @@ from testbed.sweep.results import frame
 from testbed.sweep.search import Boundary
 from testbed.verdict import EXIT_CODES, STYLES, Status
 
-EngineName = Literal["local", "ray"]
 _WORDS: Final[dict[tuple[int, bool], tuple[str, Status]]] = {
     (0, False): ("COMPLETE", "PASS"),
     (2, False): ("INCOMPLETE", "UNKNOWN"),
@@ -207,22 +206,3 @@ def _sentence(boundary: Boundary, sweep: explore.Sweep) -> tuple[str, int]:
         return f"no boundary: {what} {boundary.both} at both ends, at {search.parameter} {ends}", 1
     assert boundary.unknown_at is not None
     return f"cannot be told at {search.parameter} {kind.write(boundary.unknown_at)}", 2
-
-
-def refuse_for_files(options: dict[str, bool], path: Path) -> None:
-    """Options that a sweep file has no use for; raises ScenarioError with all that were given."""
-    found = "is for scenarios; a sweep file keeps every result, without reports"
-    given = [Problem(name, found, f"none of it with {path}") for name, was in options.items() if was]
-    if given:
-        raise ScenarioError(*given)
-
-
-def refuse_for_scenarios(files: Sequence[Path], *, engine: EngineName) -> None:
-    """A sweep file among other paths, or an engine for scenarios; raises ScenarioError."""
-    problems = [
-        Problem(str(file), "is a sweep file, beside other paths", "a sweep file by itself") for file in files
-    ]
-    if engine != "local":
-        problems.append(Problem(f"--engine {engine}", "is for sweep files", "local"))
-    if problems:
-        raise ScenarioError(*problems)
