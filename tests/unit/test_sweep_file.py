@@ -202,6 +202,37 @@ def test_only_what_is_missing_runs_again(
     assert pl.read_parquet(here / "runs/sweep/x/results.parquet").equals(at_once)
 
 
+@pytest.mark.parametrize("text", [GRID, SEARCH])
+def test_a_sweep_broken_off_at_once_has_a_page(
+    here: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """With nothing in it yet; code 2."""
+    (here / "x.yaml").write_text(text)
+    pretend(monkeypatch, below_8gbit_fails, breaks_off_after=0)
+    assert run(["x.yaml"]) == 2
+    assert "broken off after 0 runs" in Outline((here / "runs/sweep/x/sweep.html").read_text()).text
+    assert pl.read_parquet(here / "runs/sweep/x/results.parquet").is_empty()
+
+
+def test_a_run_that_leaves_nothing_is_a_hole(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """UNKNOWN, with what it said; all others are run."""
+    (here / "x.yaml").write_text(GRID)
+
+    def run_all(wanted: Sequence[Wanted], out: Path, jobs: int) -> Iterator[Ended]:
+        assert jobs
+        for number, one in enumerate(wanted):
+            yield Ended(one, None, None, 4, "no memory") if number == 3 else left(one, out, lambda _: "PASS")
+
+    monkeypatch.setattr(command, "run_all", run_all)
+    assert run(["x.yaml", "--seeds", "1"]) == 2
+    said = capsys.readouterr().out
+    assert "UNKNOWN full_rate.yaml seed 1: left no verdict (exit code 4): no memory" in said
+    assert ": 5 PASS, 0 FAIL, 1 UNKNOWN" in said
+    assert "? UNKNOWN" in Outline((here / "runs/sweep/x/sweep.html").read_text()).text
+
+
 def test_half_a_result_is_none(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kill leaves: drafts, run directories, a damaged row; it is removed, and run again."""
     (here / "x.yaml").write_text(GRID)
