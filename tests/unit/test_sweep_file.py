@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from testbed.runs import Ended, Wanted
 from testbed.sweep import __main__ as entry
 from testbed.sweep import cache, command
 from testbed.sweep.command import checked_file
-from testbed.sweep.file import is_sweep_file
+from testbed.sweep.file import Measured, Range, Search, SweepFile, is_sweep_file
 from testbed.sweep.point import Resolved
 from testbed.verdict import Result, Status, conclude
 from tests.unit.test_report import Outline
@@ -47,6 +48,13 @@ def test_our_sweeps_resolve(path: Path, tmp_path: Path) -> None:
         == len(jobs)
         == {"capacity.sweep": 24, "paper_limit": 2}[path.stem]
     )
+
+
+def test_the_page_on_sweeps_names_every_field() -> None:
+    """docs/sweeps.md leaves no key out."""
+    page = (ROOT / "docs/sweeps.md").read_text()
+    keys = {key for section in (SweepFile, Range, Measured, Search) for key in section.yaml_keys()}
+    assert not {key for key in keys if not re.search(rf"[`\s{{]{key}[:`]", page)}
 
 
 @pytest.fixture
