@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import machine, payload, reference, replays, start, table, whole_runs
+from benchmarks import machine, payload, reference, replays, start, sweeps, table, whole_runs
 from benchmarks.figures import Figure
 from benchmarks.measuring import Effort
 from benchmarks.scenario_runs import HERE, BenchmarkError
@@ -34,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Effort], list[Figure]]] = {
     "hosts": start.hosts,
     "agents": start.agents,
     "replay": replays.replay,
+    "sweep": sweeps.sweep,
 }
 PARTIAL = Path("runs/benchmarks")
 

@@ -46,6 +46,13 @@ class Wanted(msgspec.Struct, frozen=True):
             *(part for one in self.overrides for part in ("--set", one)),
         ]
 
+    def start_command(self, out: Path) -> list[str]:
+        """What runs it, into a directory of its own below `out`."""
+        report = [] if self.report else ["--no-report"]
+        return [
+            sys.executable, "-m", "testbed.run", "--quiet", "--out", str(out), *report, *self.arguments
+        ]  # fmt: skip
+
 
 class Ended(msgspec.Struct, frozen=True):
     """What became of it."""
@@ -143,22 +150,16 @@ def _end(pool: ThreadPoolExecutor, children: _Children, futures: Sequence[Future
         return
 
 
-def _command(wanted: Wanted, out: Path) -> list[str]:
-    report = [] if wanted.report else ["--no-report"]
-    options = ["--quiet", "--out", str(out), *report]
-    return [sys.executable, "-m", "testbed.run", *options, *wanted.arguments]
-
-
 def _run(wanted: Wanted, out: Path, children: _Children) -> Ended:
     before = set(out.glob("*")) if out.exists() else set()
-    ended = children.run(_command(wanted, out))
+    ended = children.run(wanted.start_command(out))
     made = [path for path in out.glob("*") if path not in before and not path.is_symlink()]
     directory = made[0] if len(made) == 1 else None
     said = (ended.stderr or ended.stdout).strip()
-    return Ended(wanted, directory, _verdict(directory), ended.returncode, said)
+    return Ended(wanted, directory, verdict_in(directory), ended.returncode, said)
 
 
-def _verdict(directory: Path | None) -> Verdict | None:
+def verdict_in(directory: Path | None) -> Verdict | None:
     """What it was judged to be; None when it was not, or that was cut short."""
     if directory is not None:
         with suppress(OSError, msgspec.DecodeError):

@@ -44,7 +44,7 @@ def text(comparison: Comparison, command: Sequence[str]) -> str:
         element("footer", "All times are seconds since the workload began."),
     )
     names = f"{sides.first[0].plan.name} and {sides.second[0].plan.name}"
-    return page.document(f"{judgement.status}: {names}", body, axis, cursor)
+    return page.charts_document(f"{judgement.status}: {names}", body, axis, cursor)
 
 
 def write(comparison: Comparison, command: Sequence[str], path: Path) -> None:

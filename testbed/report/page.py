@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import polars as pl
@@ -26,6 +25,7 @@ from testbed.report import (
     svg,
     tables,
 )
+from testbed.report.document import asset, document, key, panel
 from testbed.report.markup import Markup, element, joined
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
@@ -90,33 +90,22 @@ def _page(
         section("What is not modelled", provenance.not_modelled(plan, real_time=real)),
         element("footer", _footer(real_time=real)),
     )  # fmt: skip
-    return document(f"{verdict.status}: {plan.name}", body, axis, cursor_series)
+    return charts_document(f"{verdict.status}: {plan.name}", body, axis, cursor_series)
 
 
-def document(
+def charts_document(
     title: str,
     body: Markup,
     axis: TimeAxis,
     cursor_series: Mapping[str, Mapping[str, Sequence[float | None]]],
 ) -> str:
-    """A page around `body`, with the style and the script that all its charts share."""
+    """A page around `body`, with the script that all its charts share."""
     data = {"span": [axis.from_s, axis.to_s], "plot": {"left": svg.LEFT, "width": svg.PLOT_WIDTH}}
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
-        element("style", _asset("report.css")),
-    )
     scripts = joined(
         element("script", _json({**data, "series": cursor_series}), type="application/json", id="chart-data"),
-        element("script", _asset("report.js")),
+        element("script", asset("report.js")),
     )
-    return "<!doctype html>\n" + element("html", head, element("body", body, scripts), lang="en") + "\n"
-
-
-def _asset(name: str) -> Markup:
-    return Markup(files("testbed.report").joinpath(name).read_text(encoding="utf-8"))
+    return document(title, joined(body, scripts))
 
 
 def _json(value: object) -> Markup:
@@ -274,31 +263,17 @@ def draw_figures(
             for index, curve in enumerate(chart.curves):
                 output = f"{identity}-{index}"
                 readable = curve.shape in ("line", "step", "area") and bool(curve.times_s)
-                keys.append(_key(curve, output if readable else None))
+                keys.append(key(curve, output if readable else None))
                 if readable:
                     cursor[output] = _cursor_values(curve)
             last = chart_index == len(figure.charts) - 1
             drawing = svg.draw(chart, axis, identity, names=chart_index == 0, times=last, alt=_alt(chart))
-            panels.append(_panel(chart, keys, drawing))
+            panels.append(panel(chart, keys, drawing))
         caption = element(
             "figcaption", element("strong", figure.heading), " ", element("span", figure.remark)
         )
         drawn.append(element("figure", caption, panels, class_="card"))
     return drawn, cursor
-
-
-def _panel(chart: Chart, keys: list[Markup], drawing: Markup) -> Markup:
-    head = element("div", element("b", f"{chart.title}, {chart.unit}"), " ", keys, class_="panel-head")
-    return element("div", head, drawing, class_="panel")
-
-
-def _key(curve: Curve, output: str | None) -> Markup:
-    look: str = curve.shape if curve.shape in ("band", "dots", "squares", "marks") else ""
-    look += " dashed" if curve.dashed else " faint" if curve.faint else ""
-    return element(
-        "span", element("i", class_=look.strip() or None, style=f"color:var(--{curve.colour})"), curve.label,
-        element("output", id=output) if output else None, class_="key",
-    )  # fmt: skip
 
 
 def _cursor_values(curve: Curve) -> dict[str, list[float | None]]:

@@ -46,12 +46,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """What all charts share: the span, the marked moments and the shaded intervals."""
+    """What all charts share: the span, the marked moments and the shaded intervals.
+
+    With `ticks`, each a place and its label, it is an axis of something else than time.
+    """
 
     from_s: float
     to_s: float
     events: tuple[tuple[float, str], ...] = ()
     shaded: tuple[tuple[float, float], ...] = ()
+    ticks: tuple[tuple[float, str], ...] = ()
 
     def x(self, t_s: float) -> float:
         return LEFT + (t_s - self.from_s) / (self.to_s - self.from_s) * PLOT_WIDTH
@@ -283,6 +287,11 @@ def _value_tick(values: _ValueAxis, tick: float) -> Markup:
 
 
 def _time_ticks(axis: TimeAxis, height: int) -> list[Markup]:
+    if axis.ticks:
+        return [
+            element("text", label, x=axis.x(place), y=height - 6, class_="time-tick")
+            for place, label in axis.ticks
+        ]
     step = nice_step(axis.to_s - axis.from_s, 12)
     first = math.ceil(axis.from_s / step - 1e-9)
     ticks = [index * step for index in range(first, int(axis.to_s / step + 1e-9) + 1)]

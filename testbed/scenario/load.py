@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -16,6 +16,8 @@ from testbed.scenario.model import Scenario
 from testbed.scenario.overrides import apply_overrides
 from testbed.scenario.quantities import Section, did_you_mean
 from testbed.scenario.source import Data, KeyPath, Source, read_source
+
+Checked = TypeVar("Checked", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,14 @@ def validate(source: Source) -> Loaded:
     if not isinstance(source.data, dict):
         found = f"{units.shown(source.data)} instead of a scenario"
         raise ScenarioError(Problem(source.where(()), found, "a mapping with name, question, duration, ..."))
+    return Loaded(checked(source, Scenario), source)
+
+
+def checked(source: Source, model: type[Checked]) -> Checked:
+    """The data of `source` as `model`; raises ScenarioError with every problem, in the order of the file."""
     sections: dict[int, type[Section]] = {}
     try:
-        return Loaded(Scenario.model_validate(source.data, context=sections), source)
+        return model.model_validate(source.data, context=sections)
     except ValidationError as error:
         problems = {_problem(source, sections, details) for details in error.errors(include_url=False)}
         raise ScenarioError(*sorted(problems, key=lambda problem: _reading_order(source, problem))) from None

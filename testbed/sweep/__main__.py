@@ -1,6 +1,7 @@
 """Run scenarios with many seeds: `python -m testbed.sweep scenarios/faults --seeds 1-200`.
 
-Prints each run that did not pass, with the command that repeats it, and a line for each scenario.
+Prints each run that did not pass, with the command that repeats it, and a line for each scenario. A file with
+the key `sweep` is a grid, a sample or a search over a scenario's parameters (docs/sweeps.md).
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.run import place
 from testbed.runs import Wanted, run_all
-from testbed.sweep.asked import parse_seeds, runs_of, scenario_files
+from testbed.sweep.asked import (
+    EngineName,
+    parse_seeds,
+    refuse_for_files,
+    refuse_for_scenarios,
+    runs_of,
+    scenario_files,
+)
+from testbed.sweep.file import is_sweep_file
 from testbed.sweep.outcome import Row, Sweep, discard, exit_code, row, table, tally
 from testbed.verdict import STYLES
 
@@ -38,7 +47,9 @@ EVERY: Final = 10
 PathsArgument = Annotated[
     list[Path],
     typer.Argument(
-        metavar="PATH", help="Scenario files (YAML), and directories of them.", show_default=False
+        metavar="PATH",
+        help="Scenario files (YAML), and directories of them; or one sweep file.",
+        show_default=False,
     ),
 ]
 SeedsOption = Annotated[
@@ -77,25 +88,49 @@ def sweep(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Replaces one value.")
     ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="Where a sweep file's runs go: this machine, or a Ray cluster.")
+    ] = "local",
     keep: Annotated[Literal["failed", "all"], typer.Option(help="Run directories that stay.")] = "failed",
     report: Annotated[bool, typer.Option("--report/--no-report", help="Make each report.html.")] = False,
 ) -> None:
-    """Run scenarios with many seeds. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 bad scenario, 4 bad machine."""
+    """Run scenarios with many seeds. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 bad scenario, 4 bad machine.
+
+    Or run a sweep file. Exit code: 0 every run has a verdict, or the boundary is found, 1 there is none;
+    2, 3 and 4 as above.
+    """
     console = Console()
+    where = out or OUT / paths[0].resolve().stem
+    at_a_time = min(len(os.sched_getaffinity(0)), MAX_JOBS)
+    sweep_files = [path for path in paths if is_sweep_file(path)]
+    if len(paths) == 1 and sweep_files:
+        from testbed.sweep.command import run_file  # noqa: PLC0415 - polars, which `--help` does not need
+
+        refuse_for_files({"--keep": keep != "failed", "--report": report}, paths[0])
+        code = run_file(
+            paths[0],
+            where,
+            engine=engine,
+            jobs=jobs,
+            processors=at_a_time,
+            seeds=parse_seeds(seeds) if seeds is not None else (),
+            overrides=overrides or (),
+            console=console,
+        )
+        raise typer.Exit(code)
+    refuse_for_scenarios(sweep_files, engine=engine)
     files = scenario_files(paths)
     with console.status("checking the scenarios"):
         wanted = runs_of(
             files, parse_seeds(seeds) if seeds is not None else (), tuple(overrides or ()), report=report
         )
     place("auto", None)
-    where = out or OUT / paths[0].resolve().stem
     try:
         where.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = Problem(f"--out {where}", f"cannot be made: {error}", "a writable directory")
         raise ScenarioError(problem) from None
-    at_a_time = jobs or min(len(os.sched_getaffinity(0)), MAX_JOBS)
-    rows = _run(wanted, where, at_a_time, console, keep=keep)
+    rows = _run(wanted, where, jobs or at_a_time, console, keep=keep)
     raise typer.Exit(exit_code(rows))
 
 

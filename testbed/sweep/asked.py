@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from testbed.capture import tcpdump
 from testbed.errors import Problem, ScenarioError
 from testbed.resolve import load_and_resolve
 from testbed.runs import Wanted
 
+EngineName = Literal["local", "ray"]
 SEEDS_ALLOWED: Final = "whole numbers and ranges of them, such as 1-200 or 3,7,20-29"
 MAX_SEEDS: Final = 10_000
 CHECKED: Final = 500
@@ -62,6 +63,25 @@ def parse_seeds(text: str) -> list[int]:
     if twice := [seed for seed, times in Counter(seeds).items() if times > 1]:
         raise _refused(text, f"names {twice[0]} twice", "each seed once")
     return seeds
+
+
+def refuse_for_files(options: dict[str, bool], path: Path) -> None:
+    """Options that a sweep file has no use for; raises ScenarioError with all that were given."""
+    found = "is for scenarios; a sweep file keeps every result, without reports"
+    given = [Problem(name, found, f"none of it with {path}") for name, was in options.items() if was]
+    if given:
+        raise ScenarioError(*given)
+
+
+def refuse_for_scenarios(files: Sequence[Path], *, engine: EngineName) -> None:
+    """A sweep file among other paths, or an engine for scenarios; raises ScenarioError."""
+    problems = [
+        Problem(str(file), "is a sweep file, beside other paths", "a sweep file by itself") for file in files
+    ]
+    if engine != "local":
+        problems.append(Problem(f"--engine {engine}", "is for sweep files", "local"))
+    if problems:
+        raise ScenarioError(*problems)
 
 
 def _refused(text: str, found: str, allowed: str = SEEDS_ALLOWED) -> ScenarioError:

@@ -40,7 +40,7 @@ def test_a_run_that_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_each_is_told_of_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long one that was started first is no reason to wait."""
     sleeps = {"long": "2", "short": "0", "shorter": "0"}
-    monkeypatch.setattr(runs, "_command", lambda one, _: ["sleep", sleeps[one.name]])
+    monkeypatch.setattr(Wanted, "start_command", lambda one, _: ["sleep", sleeps[one.name]])
     ended = runs.run_all([Wanted(name, Path("x.yaml")) for name in sleeps], tmp_path, 2)
     assert [one.wanted.name for one in ended] == ["short", "shorter", "long"]
 
@@ -52,7 +52,7 @@ def test_half_a_verdict_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         "import sys, pathlib; run = pathlib.Path(sys.argv[1], 'x-1'); run.mkdir(parents=True); "
         "(run / 'verdict.json').write_text(sys.argv[2])"
     )
-    monkeypatch.setattr(runs, "_command", lambda _, out: [sys.executable, "-c", code, str(out), text])
+    monkeypatch.setattr(Wanted, "start_command", lambda _, out: [sys.executable, "-c", code, str(out), text])
     (ended,) = runs.run_all([Wanted("one", Path("x.yaml"))], tmp_path, 1)
     assert (ended.directory, ended.verdict, ended.exit_code) == (tmp_path / "one/x-1", None, 0)
 
@@ -88,7 +88,7 @@ def many():
     for _ in runs.run_all([runs.Wanted(str(number), Path()) for number in range(5)], Path(sys.argv[1]), 2):
         pass
 
-runs._command = lambda wanted, out: [sys.executable, "-c", CHILD, str(out)]
+runs.Wanted.start_command = lambda wanted, out: [sys.executable, "-c", CHILD, str(out)]
 app = typer.Typer()
 app.command()(many)
 sys.exit(run_command(app, []))
