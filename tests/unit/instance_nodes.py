@@ -23,7 +23,7 @@ from tests.unit.agent_config import make_config
 from tests.unit.fake_agents import NETWORK
 
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
-WAIT_S = 15
+WAIT_S = 60
 TOKENS, OUTPUT_TOKENS = 64, 8
 
 
