@@ -217,9 +217,10 @@ def alone(model: str, request: Request) -> Right:
 
 
 def use_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hybrid with one layer of each kind, a small model of full layers only, and the policy."""
+    """A hybrid with every kind of layer, one of them twice, one with full layers only, and the policy."""
     hybrid = tiny()
-    hybrid = msgspec.structs.replace(hybrid, name=HYBRID, layers=tuple(dict.fromkeys(hybrid.layers)))
+    kinds = tuple(dict.fromkeys(hybrid.layers))
+    hybrid = msgspec.structs.replace(hybrid, name=HYBRID, layers=(*kinds, kinds[0]))
     for shape in (hybrid, msgspec.structs.replace(shrunk("minimax_m2_5", 3), name=FULL)):
         layers = tuple(layer.layer_kv for layer in shape.layers)
         monkeypatch.setitem(SHAPES, shape.name, shape)
