@@ -22,7 +22,7 @@ check: setup ## formatting, lints, types, import contracts
 	.venv/bin/lint-imports
 
 test: check ## check, then every test
-	$(PYTHON) -m pytest -n 2 --dist loadfile
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
 	$(PYTHON) -m tests.fidelity.make_table

@@ -8,17 +8,14 @@ from statistics import fmean
 import msgspec
 
 from agents import config
-from agents.prefix_files import room_bytes
-from agents.profiles import MODELS
 from testbed.containers import CONTAINER_JOURNAL, CONTAINER_SHARED
 from testbed.plan import Agent, Plan
+from testbed.prefix_room import cluster_room_bytes
 
 
 def prefixes_bytes(plan: Plan) -> int:
     """The most that cached prefixes take in both clusters, as bytes; 0 where there are books at most."""
-    if plan.compute != "real" or plan.cache == config.Cache():
-        return 0
-    return 2 * room_bytes(MODELS[plan.model], ((one.hash_ids, one.input_tokens) for one in plan.requests))
+    return 2 * cluster_room_bytes(plan.compute, plan.cache, plan.model, plan.requests)
 
 
 def shares_prefixes(plan: Plan, agent: Agent) -> str:

@@ -13,8 +13,9 @@ from typing import Final
 
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
+from testbed.prefix_room import cluster_room_bytes
 from testbed.resolve.captures import resolve_captures
-from testbed.resolve.compute import check_compute, kernel_memory_bytes, prefix_memory_bytes
+from testbed.resolve.compute import check_compute, kernel_memory_bytes
 from testbed.resolve.events import resolve_events
 from testbed.resolve.expectations import resolve_expectations
 from testbed.resolve.fault_draws import with_drawn
@@ -85,9 +86,10 @@ def resolve(
     scenario = with_drawn(scenario, seed, hosts, requests, findings)
     requests = without_idle(requests, scenario, findings)
     link = resolve_link(scenario, scale, seed, base_dir, findings)
-    prefix_bytes = prefix_memory_bytes(scenario, requests)
+    cache, asked = resolve_cache(scenario, findings), requests.requests if requests else ()
+    prefix_bytes = cluster_room_bytes(scenario.compute, cache, scenario.model or "", asked)
     agents = resolve_agents(scenario, hosts, 4 * link.need_bytes + prefix_bytes, findings)
-    tenants = sorted({request.tenant for request in requests.requests}) if requests else []
+    tenants = sorted({request.tenant for request in asked})
     plan = Plan(
         version=PLAN_VERSION,
         name=scenario.name,
@@ -114,7 +116,7 @@ def resolve(
         captures=resolve_captures(scenario, hosts, findings),
         faults=resolve_faults(scenario, agents, findings),
         events=resolve_events(scenario, seed, findings),
-        requests=requests.requests if requests else (),
+        requests=asked,
         traces=requests.notes if requests else (),
         bulk=resolve_bulk(scenario, scale, hosts, findings),
         agents=agents,
@@ -123,7 +125,7 @@ def resolve(
         timeouts=scenario.timeouts.resolved(),
         failures=scenario.failures.resolved(),
         flaws=scenario.flaws,
-        cache=resolve_cache(scenario, findings),
+        cache=cache,
         policy=resolve_policy(scenario, scale, requests, hardware, findings),
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from agents.config import Payload
-from agents.prefix_files import room_bytes
 from agents.profiles import MODELS
 from agents.shapes import SHAPES, Shape
 from testbed.errors import Problem, ScenarioError
 from testbed.resolve.findings import Findings
 from testbed.scenario.model import Scenario
 from testbed.scenario.workload import BulkWorkload
-from testbed.workload import Load
 
 LIBRARY_BYTES: Final = 1 << 30
 """What torch takes by itself (measured: 0.4 GB), and room for the activations and KV of a few prompts."""
@@ -48,15 +46,6 @@ def check_compute(scenario: Scenario, scale: float, findings: Findings) -> None:
 def payload(scenario: Scenario) -> Payload:
     """What the bytes of KV are."""
     return "tensors" if scenario.compute == "real" else scenario.transport.payload
-
-
-def prefix_memory_bytes(scenario: Scenario, load: Load | None) -> int:
-    """What the cached prefixes of one cluster take at most, where they are bytes. They stay until the run
-    ends, so it is the prompts that count, and not the size of the cache.
-    """
-    if scenario.compute != "real" or scenario.cache is None or load is None or scenario.model not in MODELS:
-        return 0
-    return room_bytes(MODELS[scenario.model], ((one.hash_ids, one.input_tokens) for one in load.requests))
 
 
 def kernel_memory_bytes(scenario: Scenario) -> int:

@@ -147,6 +147,8 @@ async def started(journal: Path, **changes: Any) -> AsyncIterator[Bench]:
         dispatcher = Dispatcher(settings)
         await dispatcher.start()
         try:
+            # On a busy machine connecting can take longer than the first attempts may.
+            await until(lambda: all(one.up for one in dispatcher._fleet.instances.values()))
             yield Bench(dispatcher, agents, Path(settings.journal))
         finally:
             dispatcher.close()

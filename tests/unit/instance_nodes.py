@@ -23,7 +23,7 @@ from tests.unit.agent_config import make_config
 from tests.unit.fake_agents import NETWORK
 
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
-WAIT_S = 15
+WAIT_S = 60
 TOKENS, OUTPUT_TOKENS = 64, 8
 
 
@@ -171,19 +171,41 @@ def serve(
     compress: bool = False,
     order_s: float = 0.0,
 ) -> None:
-    """Tell both instances of a request, as the router does."""
+    """Tell both instances of a request that is made up, as the router does."""
     size_bytes = kv_bytes(kv_tokens)
-    decode.tell(
-        "expect",
-        id=request,
-        output_tokens=OUTPUT_TOKENS,
-        context_tokens=kv_tokens,
-        kv_bytes=size_bytes,
-        unpack_bytes=size_bytes if compress else 0,
+    tell_both(
+        prefill,
+        decode,
+        expect={
+            "id": request,
+            "output_tokens": OUTPUT_TOKENS,
+            "context_tokens": kv_tokens,
+            "kv_bytes": size_bytes,
+            "unpack_bytes": size_bytes if compress else 0,
+        },
+        tokens=tokens,
+        kv_tokens=kv_tokens,
+        compress=compress,
+        order_s=order_s,
     )
+
+
+def tell_both(
+    prefill: Node,
+    decode: Node,
+    *,
+    expect: dict[str, Any],
+    tokens: int,
+    kv_tokens: int,
+    compress: bool = False,
+    order_s: float = 0.0,
+    **more: Any,
+) -> None:
+    """What decode has to expect, and what prefill has to compute: prompts of `kv_tokens`, nothing cached."""
+    decode.tell("expect", **expect)
     prefill.tell(
         "prefill",
-        id=request,
+        id=expect["id"],
         tokens=tokens,
         kv_tokens=kv_tokens,
         prompt_tokens=kv_tokens,
@@ -191,4 +213,5 @@ def serve(
         compress=compress,
         order_s=order_s,
         since_ns=0,
+        **more,
     )

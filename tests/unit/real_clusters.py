@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,10 +32,12 @@ from agents.shapes import SHAPES
 from tests.unit.agent_config import make_config
 from tests.unit.fake_agents import NETWORK
 from tests.unit.instance_nodes import CONGESTION_CONTROL, close_what_is_watched
-from tests.unit.real_parts import SMALL, Right, use_small
-from tests.unit.small_shapes import shrunk
+from tests.unit.real_parts import Right
+from tests.unit.small_shapes import shrunk, tiny
 
 BLOCK = 512
+HYBRID = "small_of_each"
+COMPUTE = Compute(seed=5)
 FULL = "small_full"
 """A model whose layers are all full."""
 MS = 1_000_000
@@ -81,7 +83,7 @@ class Clusters:
             model=self._model,
             scale=1.0,
             cache=self._cache,
-            compute=Compute(seed=5, prefixes=str(self.files[usual.me.cluster])),
+            compute=msgspec.structs.replace(COMPUTE, prefixes=str(self.files[usual.me.cluster])),
             transport=msgspec.structs.replace(usual.transport, layer_group=3, **transport),
             scheduling=msgspec.structs.replace(usual.scheduling, policy="scripted", interval_ns=50 * MS),
             failures=Failures(policy="recompute", probe_ns=20 * MS, probe_max_ns=80 * MS),
@@ -154,7 +156,7 @@ class Clusters:
 
     def right(self, flight: Flight) -> Right:
         """The answer of one process without any cache."""
-        return alone(self._model, self.settings("router"), self.asked[flight.id])
+        return alone(self._model, self.asked[flight.id])
 
     def journal(self, name: str, kind: str) -> list[dict[str, Any]]:
         """What an agent has noted."""
@@ -193,17 +195,20 @@ class Clusters:
         return sum(model.end_bytes(layer, tokens, prompt_tokens) for layer in range(len(model.layers)))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _kernels(model: str) -> Kernels:
-    return Kernels(
-        msgspec.structs.replace(make_config("router", Path()), model=model, compute=Compute(seed=5))
-    )
+    return Kernels(_alone(model))
 
 
-def alone(model: str, settings: Config, request: Request) -> Right:
-    """What one process answers, from beginning to end."""
+def _alone(model: str) -> Config:
+    return msgspec.structs.replace(make_config("router", Path()), model=model, compute=COMPUTE)
+
+
+@cache
+def alone(model: str, request: Request) -> Right:
+    """What one process answers, from beginning to end; tests ask alike, so it is computed once for all."""
     kernels = _kernels(model)
-    computed = kernels.prompt(prompt(settings, request), request.input_tokens)
+    computed = kernels.prompt(prompt(_alone(model), request), request.input_tokens)
     computed.compute(range(len(SHAPES[model].layers)))
     answer = Answer(computed.cache)
     for _ in range(request.output_tokens):
@@ -212,13 +217,14 @@ def alone(model: str, settings: Config, request: Request) -> Right:
 
 
 def use_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small hybrid, a small model of full layers only, and the policy."""
-    use_small(monkeypatch)
-    shape = msgspec.structs.replace(shrunk("minimax_m2_5", 3), name=FULL)
-    monkeypatch.setitem(SHAPES, FULL, shape)
-    monkeypatch.setitem(
-        MODELS, FULL, ModelProfile(FULL, "made up", tuple(layer.layer_kv for layer in shape.layers))
-    )
+    """A hybrid with every kind of layer, one of them twice, one with full layers only, and the policy."""
+    hybrid = tiny()
+    kinds = tuple(dict.fromkeys(hybrid.layers))
+    hybrid = msgspec.structs.replace(hybrid, name=HYBRID, layers=(*kinds, kinds[0]))
+    for shape in (hybrid, msgspec.structs.replace(shrunk("minimax_m2_5", 3), name=FULL)):
+        layers = tuple(layer.layer_kv for layer in shape.layers)
+        monkeypatch.setitem(SHAPES, shape.name, shape)
+        monkeypatch.setitem(MODELS, shape.name, ModelProfile(shape.name, "made up", layers))
     monkeypatch.setitem(POLICIES, "scripted", Scripted)
     monkeypatch.setattr(Scripted, "asked", {})
 
@@ -230,7 +236,7 @@ Scenario = Callable[[Clusters], Coroutine[Any, Any, None]]
 def play_clusters(
     directory: Path,
     scenario: Scenario,
-    model: str = SMALL,
+    model: str = HYBRID,
     cache: Cache = Cache(PLENTY, PLENTY),  # noqa: B008 - frozen
     **changes: Any,
 ) -> None:

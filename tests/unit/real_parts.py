@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,8 @@ from agents.profiles import MODELS, ModelProfile
 from agents.prompts import prompt
 from agents.shapes import SHAPES
 from tests.unit.agent_config import make_config
-from tests.unit.instance_nodes import Node, Nodes, Scenario, play_on
+from tests.unit.instance_nodes import Node, Nodes, Scenario, play_on, tell_both
+from tests.unit.memories import memfds
 from tests.unit.small_shapes import tiny
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -99,29 +99,23 @@ def play_real(
 
 def ask(prefill: Node, decode: Node, number: int) -> None:
     """Tell both instances of one of REQUESTS, as the router does; its id is its job."""
-    settings, request = prefill.settings, REQUESTS[number]
+    request = REQUESTS[number]
     tokens = request.input_tokens
-    decode.tell(
-        "expect",
-        id=number,
-        output_tokens=request.output_tokens,
-        context_tokens=tokens,
-        kv_bytes=MODELS[SMALL].kv_bytes(tokens),
-        unpack_bytes=0,
-        kv_tokens=tokens,
-        chain=(),
-    )
-    prefill.tell(
-        "prefill",
-        id=number,
+    tell_both(
+        prefill,
+        decode,
+        expect={
+            "id": number,
+            "output_tokens": request.output_tokens,
+            "context_tokens": tokens,
+            "kv_bytes": MODELS[SMALL].kv_bytes(tokens),
+            "unpack_bytes": 0,
+            "kv_tokens": tokens,
+            "chain": (),
+        },
         tokens=tokens,
         kv_tokens=tokens,
-        prompt_tokens=tokens,
-        decode=decode.settings.name,
-        compress=False,
-        order_s=0.0,
-        since_ns=0,
-        prompt=prompt(settings, request),
+        prompt=prompt(prefill.settings, request),
         chain=(),
         state_tokens=(),
     )
@@ -168,16 +162,6 @@ async def idle(*nodes: Node) -> None:
         assert (node.held_bytes(), node.instance._receiver._kept) == (0, {})
     gc.collect()  # tasks that are done may hold each other
     assert not memfds(OTHERS)
-
-
-def memfds(before: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The memories to send KV from that are open, but for those that were `before`."""
-    found = set()
-    for one in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            if one.readlink().name.startswith("memfd:kv"):
-                found.add(one.name)
-    return frozenset(found - before)
 
 
 def pair(nodes: Nodes) -> tuple[Node, Node]:

@@ -15,10 +15,10 @@ from agents.fleet import Flight
 from agents.policies.view import Cache as Judged
 from agents.policies.view import Route
 from agents.profiles import MODELS
-from tests.unit.real_clusters import BLOCK, FULL, Clusters, Play, Scenario, play_clusters, use_models
-from tests.unit.real_parts import SMALL, Right
+from tests.unit.real_clusters import BLOCK, FULL, HYBRID, Clusters, Play, Scenario, play_clusters, use_models
+from tests.unit.real_parts import Right
 
-BOTH = pytest.mark.parametrize("model", [SMALL, FULL])
+BOTH = pytest.mark.parametrize("model", [HYBRID, FULL])
 SEQUENTIAL = 0.6
 """How often somebody is waited for before the next is asked."""
 ROUTES: tuple[Route, ...] = ("prfaas", "pd")
@@ -153,7 +153,7 @@ def test_the_instances_of_a_cluster_share_what_they_have(play: Play) -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize(("seed", "model"), [(1, SMALL), (2, SMALL), (1, FULL)])
+@pytest.mark.parametrize(("seed", "model"), [(1, HYBRID), (2, HYBRID), (1, FULL)])
 def test_whatever_is_asked_for_at_once_is_right(play: Play, seed: int, model: str) -> None:
     """Conversations behind two system prompts, anywhere, in caches that are too small for all of it."""
     dice = random.Random(seed)

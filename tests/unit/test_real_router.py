@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from agents import router
 from agents.config import Compute, Failures
 from agents.shapes import SHAPES
-from tests.unit.agent_config import make_config
-from tests.unit.fake_agents import NETWORK, FakeAgent, fake_agents
+from tests.unit.router_bench import URL, WAIT_S, Agents, Scenario, serving
 
-WAIT_S = 10
-URL = "/v1/completions"
 VOCAB = SHAPES["tiny_hybrid"].vocab
 REAL: dict[str, Any] = {"model": "tiny_hybrid", "scale": 1.0, "compute": Compute(seed=1)}
 IDS = [11, 12, 13, 14, 15, 16]
-
-Agents = dict[str, FakeAgent]
-Scenario = Callable[[httpx.AsyncClient, Agents], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def serving(journal: Path, **changes: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Agents]]:
-    settings = msgspec.structs.replace(make_config("router", journal, NETWORK), **changes)
-    app = router.build(settings)
-    async with (
-        fake_agents(settings) as agents,
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://router") as http,
-    ):
-        yield http, agents
 
 
 @pytest.fixture

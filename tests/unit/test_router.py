@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,28 +22,10 @@ from agents.compute_profile import ComputeProfile, DecodeSteps
 from agents.config import Failures, Timeouts
 from agents.profiles import PROFILES
 from tests.unit.agent_config import LONG_TOKENS, SHORT_TOKENS, THRESHOLD_TOKENS, make_config
-from tests.unit.fake_agents import NETWORK, FakeAgent, fake_agents, serve_all
-
-WAIT_S = 10
-URL = "/v1/completions"
-
-Agents = dict[str, FakeAgent]
-Scenario = Callable[[httpx.AsyncClient, Agents], Coroutine[Any, Any, None]]
-
+from tests.unit.fake_agents import NETWORK, fake_agents, serve_all
+from tests.unit.router_bench import URL, WAIT_S, Agents, Scenario, serving
 
 FINAL = Failures(policy="fail")
-
-
-@asynccontextmanager
-async def serving(journal: Path, **changes: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Agents]]:
-    settings = msgspec.structs.replace(make_config("router", journal, NETWORK), **changes)
-    app = router.build(settings)
-    async with (
-        fake_agents(settings) as agents,
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://router") as http,
-    ):
-        yield http, agents
 
 
 @pytest.fixture

@@ -295,15 +295,17 @@ def test_beats_are_few_and_come_together() -> None:
     async def scenario(bench: Bench) -> None:
         other = bench.new_session(1)
         await asyncio.sleep(0.013)
-        other._beat_at(time.monotonic_ns())
-        bench.session._beat_at(time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        other._beat_at(now_ns)
+        bench.session._beat_at(now_ns)
         assert other._timers["beat"].when() == bench.session._timers["beat"].when()
         other.close()
-        before = bench.beats
+        before, start_s = bench.beats, time.monotonic()
         for number in range(100):
             bench.session.send("ask", id=number)
             await asyncio.sleep(0.01)
-        assert bench.beats - before <= 1.2 * BEATS_IN_SILENCE / 0.2 + 1
+        took_s = time.monotonic() - start_s  # as long as the machine lets it take
+        assert bench.beats - before <= BEATS_IN_SILENCE * took_s / 0.2 + 2
 
     play(scenario, failures)
 
