@@ -123,7 +123,7 @@ def resolve(
         failures=scenario.failures.resolved(),
         flaws=scenario.flaws,
         cache=resolve_cache(scenario, findings),
-        policy=resolve_policy(scenario, scale, requests, hardware, findings),
+        policy=resolve_policy(scenario, scale, requests, hardware, findings, directory=base_dir),
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
         window_bytes=_window_bytes(scenario, scale, link.need_bytes),
