@@ -76,7 +76,7 @@ class Dispatcher:
         self._used: set[int] = set()
         self._next = 0
         self._steps = 0
-        self._failure: str | None = None
+        self._failure: PolicyFailure | None = None
         """What the policy broke with: it is not asked any more."""
         self._state = State(self._config.threshold_tokens, None, "")
         try:
@@ -173,7 +173,7 @@ class Dispatcher:
             PolicyFailure: the policy breaks, or has broken before.
         """
         if self._failure is not None:
-            raise PolicyFailure(self._failure)
+            raise self._failure
         number = request if request is not None else self._next
         self._used.add(number)
         self._next = max(self._next, number + 1)
@@ -185,8 +185,9 @@ class Dispatcher:
         try:
             decision = self._policy.route(self._config, self._state, view, asked)
         except PolicyFailure as failure:
-            self._give_up(str(failure), now_ns, id=number, seen={"view": view, "request": asked})
-            raise
+            raise self._give_up(
+                str(failure), now_ns, id=number, seen={"view": view, "request": asked}
+            ) from None
         flight = Flight(number, asked, chain, now_ns, decision, decision.route, now_ns, prompt=prompt)
         flight.order_s = view.t_s if decision.order_s is None else decision.order_s
         self._placed.append(Placed(asked, decision.route))
@@ -212,10 +213,13 @@ class Dispatcher:
         self._attempts.start(flight)
         return flight
 
-    def _give_up(self, cause: str, now_ns: int, **asked: object) -> None:
-        """The policy is broken: what comes is refused, what has been placed goes on without it."""
-        self._failure = f"the policy failed: {cause}"
+    def _give_up(self, cause: str, now_ns: int, **asked: object) -> PolicyFailure:
+        """The policy is broken: what comes is refused with what is returned; what has been placed goes on
+        without it.
+        """
+        self._failure = PolicyFailure(f"the policy failed: {cause}")
         self._journal.note("policy_failed", now_ns, step=self._step(), cause=cause, **asked)
+        return self._failure
 
     def _step(self) -> int:
         """A number for what the policy was asked, in order."""
