@@ -76,7 +76,7 @@ class Dispatcher:
         self._used: set[int] = set()
         self._next = 0
         self._steps = 0
-        self._failure: PolicyFailure | None = None
+        self._failure: str | None = None
         """What the policy broke with: it is not asked any more."""
         self._state = State(self._config.threshold_tokens, None, "")
         try:
@@ -173,7 +173,7 @@ class Dispatcher:
             PolicyFailure: the policy breaks, or has broken before.
         """
         if self._failure is not None:
-            raise self._failure
+            raise PolicyFailure(self._failure)
         number = request if request is not None else self._next
         self._used.add(number)
         self._next = max(self._next, number + 1)
@@ -217,9 +217,9 @@ class Dispatcher:
         """The policy is broken: what comes is refused with what is returned; what has been placed goes on
         without it.
         """
-        self._failure = PolicyFailure(f"the policy failed: {cause}")
+        self._failure = f"the policy failed: {cause}"
         self._journal.note("policy_failed", now_ns, step=self._step(), cause=cause, **asked)
-        return self._failure
+        return PolicyFailure(self._failure)
 
     def _step(self) -> int:
         """A number for what the policy was asked, in order."""

@@ -1,10 +1,12 @@
 """How long a user's code may run, and what is said of how it broke."""
 
+import dis
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import PurePath
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -27,12 +29,16 @@ class _Endless(BaseException):
 def limited(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call it; it is broken off after `MOST_LINES`."""
     left = MOST_LINES
+    over: list[_Endless] = []
 
-    def trace(_frame: FrameType, _event: str, _argument: Any) -> Any:
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal left
+        if event == "call" and _stands_still(frame.f_code):
+            frame.f_trace_opcodes = True
         left -= 1
         if left < 0:
-            raise _Endless
+            over.append(_Endless())
+            raise over[0]
         return trace
 
     before = sys.gettrace()
@@ -41,14 +47,21 @@ def limited(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         result = call(*args, **kwargs)
     finally:
         sys.settrace(before)
-    if left < 0:  # somebody has caught it
-        raise _Endless
+    if over:  # somebody has caught it
+        raise over[0]
     return result
+
+
+@cache
+def _stands_still(code: CodeType) -> bool:
+    """Whether it has a loop of one instruction (`while True: pass` in one line), which begins no line."""
+    jumps = (one for one in dis.get_instructions(code) if one.opcode in dis.hasjrel)
+    return any(one.argval == one.offset for one in jumps)
 
 
 def broken(what: str, error: BaseException, is_own: Callable[[str], bool] = lambda _: False) -> str:
     """What a call died of, and where: the innermost line of a module that `is_own`, else the innermost."""
-    steps = list(traceback.walk_tb(error.__traceback__))
+    steps = [step for step in traceback.walk_tb(error.__traceback__) if step[0].f_globals is not globals()]
     own = [step for step in steps if is_own(step[0].f_globals.get("__name__", ""))]
     frame, line = (own or steps)[-1]
     file = frame.f_code.co_filename

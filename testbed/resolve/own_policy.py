@@ -64,8 +64,8 @@ def load_own(where: str, name: str, *first: Path) -> Given:
     Raises:
         ScenarioError: there is none, or it cannot be imported or made; the problem is at `where`.
     """
-    module = name.partition(":")[0]
-    if not all(part.isidentifier() for part in module.split(".")):
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute or "itself")):
         allowed = "module:Class, such as my_scheduler:MyScheduler"
         raise ScenarioError(Problem(where, f"{name} is no import path", allowed))
     root = own_root(module, *first)
