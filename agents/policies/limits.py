@@ -3,7 +3,7 @@
 import dis
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import PurePath
 from types import CodeType, FrameType
@@ -59,10 +59,12 @@ def _stands_still(code: CodeType) -> bool:
     return any(one.argval == one.offset for one in jumps)
 
 
-def broken(what: str, error: BaseException, is_own: Callable[[str], bool] = lambda _: False) -> str:
+def broken(
+    what: str, error: BaseException, is_own: Callable[[Mapping[str, Any]], bool] = lambda _: False
+) -> str:
     """What a call died of, and where: the innermost line of a module that `is_own`, else the innermost."""
     steps = [step for step in traceback.walk_tb(error.__traceback__) if step[0].f_globals is not globals()]
-    own = [step for step in steps if is_own(step[0].f_globals.get("__name__", ""))]
+    own = [step for step in steps if is_own(step[0].f_globals)]
     frame, line = (own or steps)[-1]
     file = frame.f_code.co_filename
     place = f"{file if own else PurePath(file).name}:{line}"

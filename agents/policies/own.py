@@ -6,7 +6,7 @@ Its modules come as texts, not from a directory: what runs is what the plan says
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any, Final, cast
@@ -59,9 +59,9 @@ def load(name: str, read: Read) -> Policy:
     return cast("Policy", policy)
 
 
-def is_own_frame(module: str) -> bool:
-    """Whether this module is one of the user's."""
-    return _is_own_module(sys.modules.get(module))
+def is_own_frame(names: Mapping[str, Any]) -> bool:
+    """Whether a frame with these globals runs a module of the user's."""
+    return isinstance(names.get("__loader__"), _Finder)
 
 
 def _get(module_name: str, attribute: str) -> Any:

@@ -59,8 +59,8 @@ class Breaking:
 def breaking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Run a scenario with such a policy, looking every 20 ms."""
 
-    def run(scenario: Scenario, policy: Any, **changes: Any) -> None:
-        monkeypatch.setitem(POLICIES, "breaking", policy)
+    def run(scenario: Scenario, broken: Any, **changes: Any) -> None:
+        monkeypatch.setitem(POLICIES, "breaking", broken)
         told = {"policy": "breaking", "interval_ns": 20_000_000, **changes}
         scheduling = msgspec.structs.replace(make_config("router", tmp_path).scheduling, **told)
         play_on(tmp_path, scenario, scheduling=scheduling)
