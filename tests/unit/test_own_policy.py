@@ -7,19 +7,22 @@ import shutil
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agents.policies import own
 from agents.policies.failure import PolicyFailure
 from agents.policies.find import find
-from testbed import manifest
+from testbed import manifest, replay
+from testbed import tables as record
 from testbed.errors import ScenarioError
-from testbed.plan import Plan
+from testbed.plan import Plan, SourceFile
 from testbed.resolve import load_and_resolve, own_policy
 from testbed.system import agent_config
 from tests.unit.own_policies import policy_text, write
 from tests.unit.policy_bench import CONFIG
-from tests.unit.test_resolve import BASE
+from tests.unit.test_replay import plan_with, record_run
+from tests.unit.test_resolve import BASE, ROOT
 
 MODULE = """\
 from types import SimpleNamespace
@@ -186,3 +189,22 @@ def test_a_plan_without_the_file_is_a_failure() -> None:
     """What a router says when its configuration lacks the module."""
     with pytest.raises(PolicyFailure, match="import raised ModuleNotFoundError"):
         own.load("mine:Mine", {}.get)
+
+
+def test_the_scheduler_to_copy_is_found_beside_its_scenario() -> None:
+    """The example that we ship is whole."""
+    policy = load_and_resolve(ROOT / "scenarios/own/own_scheduler.yaml")[1].policy
+    assert (policy.name, set(policy.files)) == ("my_scheduler:MyScheduler", {"my_scheduler.py"})
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_a_replay_finds_out_who_looks_at_a_clock(tmp_path: Path, *, pure: bool) -> None:
+    """The same questions, with the text of the plan: the same answers, or all that differ."""
+    reason = '"mine"' if pure else "str(time.monotonic_ns())"
+    text = policy_text(route=f'return Decision("pd", 0, {reason})', before="import time")
+    plan = plan_with("mine:Mine")
+    files = {"mine.py": SourceFile(sha256="", text=text)}
+    plan = msgspec.structs.replace(plan, policy=msgspec.structs.replace(plan.policy, files=files))
+    decisions = record.load(record_run(tmp_path / "run", plan))["decisions"]
+    replayed = replay.replay(plan, decisions)
+    assert len(replayed.differences) == (0 if pure else replayed.routes)
