@@ -158,6 +158,34 @@ class Cache(Frozen, frozen=True):
     pd_bytes: int = 0
 
 
+class RecordedRoute(Frozen, frozen=True, array_like=True):
+    """Where a request went, see `agents.policies.view.Decision`."""
+
+    route: Literal["prfaas", "pd"]
+    threshold_tokens: int
+    reason: str
+    cache: Literal["own", "best"]
+    compress: bool
+    order_s: float | None
+
+
+class RecordedState(Frozen, frozen=True, array_like=True):
+    """What a policy answered to one interval, see `agents.policies.view.State`; `reason`: of a change."""
+
+    threshold_tokens: int
+    capacity_bps: float | None
+    reason: str
+    regime: Literal["scarce", "abundant"]
+    prefill_instances: int | None
+
+
+class Log(Frozen, frozen=True):
+    """The decisions of a run: those about requests by their ids, those about intervals in order."""
+
+    routes: dict[str, RecordedRoute]
+    states: tuple[RecordedState, ...]
+
+
 class Scheduling(Frozen, frozen=True):
     """The router's policy, see `agents.policies.view.Config`."""
 
@@ -171,6 +199,10 @@ class Scheduling(Frozen, frozen=True):
     """Tokens a request generates, on average."""
     conversion_ns: int
     """What an instance needs to change its role, once it has nothing left to do."""
+    files: dict[str, str] = {}
+    """Texts of the modules of a policy of the user's own, by path."""
+    log: Log | None = None
+    """For `recorded`."""
 
 
 class Request(Frozen, frozen=True):

@@ -14,7 +14,8 @@ from agents.fleet import Fleet, Flight, Instance, given_role
 from agents.journal import Journal
 from agents.metrics import Metrics
 from agents.model import Lengths, System
-from agents.policies import POLICIES
+from agents.policies.failure import PolicyFailure
+from agents.policies.find import find as find_policy
 from agents.policies.view import Config, Egress, Placed, Request, State, View
 from agents.profiles import COMPRESSIONS, MODELS, ComputeProfile, find
 from agents.session import Session
@@ -50,6 +51,7 @@ def policy_config(settings: config.Config) -> Config:
             compression=COMPRESSIONS[transport.compression] if transport.compression else None,
         ),
         prior_arrival_per_s=scheduling.prior_arrival_per_s,
+        log=scheduling.log,
     )
 
 
@@ -60,7 +62,6 @@ class Dispatcher:
         self._settings = settings
         self._journal = Journal(settings.journal)
         self.metrics = Metrics()
-        self._policy = POLICIES[settings.scheduling.policy]
         self._fleet = Fleet(settings)
         self._attempts = Attempts(
             settings,
@@ -71,11 +72,18 @@ class Dispatcher:
         )
         self._prefixes = self._attempts.prefixes
         self._config = policy_config(settings)
-        self._state: State = self._policy.start(self._config)
         self._opening: set[asyncio.Task[None]] = set()
         self._used: set[int] = set()
         self._next = 0
         self._steps = 0
+        self._failure: str | None = None
+        """What the policy broke with: it is not asked any more."""
+        self._state = State(self._config.threshold_tokens, None, "")
+        try:
+            self._policy = find_policy(settings.scheduling.policy, settings.scheduling.files)
+            self._state = self._policy.start(self._config)
+        except (PolicyFailure, ValueError) as error:
+            self._give_up(str(error), time.monotonic_ns())
         self._placed: list[Placed] = []
         self._started_ns = self._looked_ns = time.monotonic_ns()
         self._ticks = Ticks(settings.scheduling.interval_ns / 1e9, self._control)
@@ -160,7 +168,12 @@ class Dispatcher:
     ) -> Flight:
         """Place a request and start it; `chain` names the blocks of its prompt, where prefixes are cached;
         `prompt` has its token ids, where real kernels compute.
+
+        Raises:
+            PolicyFailure: the policy breaks, or has broken before.
         """
+        if self._failure is not None:
+            raise PolicyFailure(self._failure)
         number = request if request is not None else self._next
         self._used.add(number)
         self._next = max(self._next, number + 1)
@@ -169,7 +182,12 @@ class Dispatcher:
             str(number), input_tokens, output_tokens, *self._prefixes.cached(chain, input_tokens), tenant
         )
         view = self._view(now_ns)
-        decision = self._policy.route(self._config, self._state, view, asked)
+        try:
+            decision = self._policy.route(self._config, self._state, view, asked)
+        except PolicyFailure as failure:
+            raise self._give_up(
+                str(failure), now_ns, id=number, seen={"view": view, "request": asked}
+            ) from None
         flight = Flight(number, asked, chain, now_ns, decision, decision.route, now_ns, prompt=prompt)
         flight.order_s = view.t_s if decision.order_s is None else decision.order_s
         self._placed.append(Placed(asked, decision.route))
@@ -194,6 +212,14 @@ class Dispatcher:
         )
         self._attempts.start(flight)
         return flight
+
+    def _give_up(self, cause: str, now_ns: int, **asked: object) -> PolicyFailure:
+        """The policy is broken: what comes is refused with what is returned; what has been placed goes on
+        without it.
+        """
+        self._failure = f"the policy failed: {cause}"
+        self._journal.note("policy_failed", now_ns, step=self._step(), cause=cause, **asked)
+        return PolicyFailure(self._failure)
 
     def _step(self) -> int:
         """A number for what the policy was asked, in order."""
@@ -285,7 +311,13 @@ class Dispatcher:
         view = replace(self._view(now_ns), placed=tuple(self._placed), answered=tuple(answered))
         self._placed.clear()
         answered.clear()
-        state = self._state = self._policy.update(self._config, before, view)
+        if self._failure is not None:
+            return True
+        try:
+            state = self._state = self._policy.update(self._config, before, view)
+        except PolicyFailure as failure:
+            self._give_up(str(failure), now_ns, seen={"view": view})
+            return True
         self.metrics.controlled(view, state)
         sent = view.egress.acked_bytes + view.egress.retrans_bytes
         moved = state.threshold_tokens != before.threshold_tokens

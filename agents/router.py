@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, StrictInt
 from agents import config, timeouts
 from agents.dispatch import Dispatcher
 from agents.fleet import Flight
+from agents.policies.failure import PolicyFailure
 from agents.profiles import find
 from agents.shapes import SHAPES
 from agents.ticks import end_at_errors
@@ -95,7 +96,12 @@ def build(settings: config.Config) -> FastAPI:
             return _error(400, refusal)
         chain = tuple(body.hash_ids)
         prompt = body.prompt if vocab and isinstance(body.prompt, list) else []
-        flight = dispatcher.submit(body.request_id, tokens, body.max_tokens, body.user, chain, prompt=prompt)
+        try:
+            flight = dispatcher.submit(
+                body.request_id, tokens, body.max_tokens, body.user, chain, prompt=prompt
+            )
+        except PolicyFailure as failure:
+            return _error(503, str(failure))
         gone = asyncio.create_task(_gone(request, flight, dispatcher))
         patience_s = settings.timeouts.client_ns / 1e9
         try:

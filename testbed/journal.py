@@ -48,6 +48,7 @@ router.jsonl      decision(step, id, route, prefill, decode, uncached_tokens: in
                   control(step, threshold_tokens, previous_tokens, reason, capacity_bps, goodput_bps,
                   backlog_bytes, retrans_ratio, queue_prfaas, queue_pd, queue_decode, regime, n_prefill,
                   n_decode, prefill_instances, cache: blocks of each cluster, seen): one per control interval
+                  policy_failed(step, cause, id, seen): the policy broke, and was asked no more
                   fetch(id, request, cluster, tokens, arrived): a cached prefix from the other cluster is in
                   `cluster`, or will not come; of a hot one without a request
                   role(instance, role): the instance was told to take this role

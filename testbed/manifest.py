@@ -62,6 +62,7 @@ def write(
         "plan_sha256": _of_file(run.plan),
         "kernel": kernel,
         **(_host() if kernel == "host" else _guest(run)),
+        **_policy(plan),
         "version": _version(),
         **_commit(),
         "host_cpu": cpu("model name"),
@@ -77,6 +78,17 @@ def write(
     }
     run.manifest.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
+
+
+def _policy(plan: Plan) -> dict[str, Any]:
+    """What a policy that does not come with the testbed was made of."""
+    policy = plan.policy
+    if policy.log is not None:
+        return {"policy": {"name": policy.name, "log_sha256": policy.log_sha256}}
+    if not policy.files:
+        return {}
+    files = {path: file.sha256 for path, file in policy.files.items()}
+    return {"policy": {"name": policy.name, "directory": policy.directory, "sha256": files}}
 
 
 def _computing(plan: Plan) -> tuple[str, ...]:

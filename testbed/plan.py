@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from agents.compute_profile import ComputeProfile
-from agents.config import Cache, Failures, Flaw, Timeouts, Transport
+from agents.config import Cache, Failures, Flaw, Log, Timeouts, Transport
 
 Direction = Literal["a_to_b", "b_to_a"]
 DIRECTIONS: tuple[Direction, ...] = ("a_to_b", "b_to_a")
@@ -248,8 +248,17 @@ class Agent(Frozen, frozen=True, kw_only=True):
     memory_bytes: int
 
 
+class SourceFile(Frozen, frozen=True, kw_only=True):
+    """A file of the user's: its text, and the digest of its bytes."""
+
+    sha256: str
+    text: str
+
+
 class Policy(Frozen, frozen=True, kw_only=True):
-    """The scheduler under test: a key of `agents.policies.POLICIES` and its parameters."""
+    """The scheduler under test: a key of `agents.policies.POLICIES`, `recorded`, or an import path of the
+    user's own, and its parameters.
+    """
 
     name: str
     threshold_tokens: int
@@ -260,6 +269,12 @@ class Policy(Frozen, frozen=True, kw_only=True):
     prior_arrival_per_s: float
     conversion_ns: int
     """What an instance needs to change its role, once it is idle."""
+    files: dict[str, SourceFile] = {}
+    """Modules of a policy of the user's own, by their paths below `directory`, where they were found."""
+    directory: str = ""
+    log: Log | None = None
+    """What `recorded` does, and the digest of the file that it came from."""
+    log_sha256: str = ""
 
 
 class Expectation(Frozen, frozen=True, kw_only=True):

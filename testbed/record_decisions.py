@@ -9,7 +9,7 @@ from testbed.record_rows import Row, SortedJournal
 
 
 def decisions(journal: SortedJournal) -> list[Row]:
-    """Every routing of a request and every control interval of the policy."""
+    """Every routing of a request, every control interval of the policy, and how it broke, if it did."""
     routes = [
         {
             "t_s": journal.seconds(line.t_ns),
@@ -53,7 +53,18 @@ def decisions(journal: SortedJournal) -> list[Row]:
         }
         for line in journal.of(lines.Control)
     ]
-    return routes + controls
+    failures = [
+        {
+            "t_s": journal.seconds(line.t_ns),
+            "kind": "failed",
+            "step": line.step,
+            "id": line.id,
+            "reason": line.cause,
+            "seen": _text(line.seen),
+        }
+        for line in journal.of(lines.PolicyFailed)
+    ]
+    return routes + controls + failures
 
 
 def roles(journal: SortedJournal) -> list[Row]:

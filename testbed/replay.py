@@ -21,13 +21,17 @@ from rich.text import Text
 
 from agents import config as agents_config
 from agents.dispatch import policy_config
-from agents.policies import POLICIES
+from agents.policies import POLICIES, own
+from agents.policies.failure import PolicyFailure
+from agents.policies.find import RECORDED, find
+from agents.policies.guard import Guarded
 from agents.policies.view import Config, Decision, Request, State, View
 from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
 from testbed.report.__main__ import read_plan
+from testbed.resolve.own_policy import load_own
 from testbed.rundir import RunDir
 from testbed.system import agent_config
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 SHOWN: Final = 20
+BROKE: Final = "broke:"
 app = typer.Typer(add_completion=False)
 
 
@@ -71,54 +76,74 @@ def replay(plan: Plan, decisions: pl.DataFrame, policy: str | None = None) -> Re
             exist (any more), or the policy cannot serve this plan.
     """
     rows = decisions.sort("step").rows(named=True)
-    if not rows or rows[0]["step"] is None or any(row["seen"] is None for row in rows):
+    asked = [row for row in rows if row["seen"] is not None or row["kind"] != "failed"]
+    if not asked or asked[0]["step"] is None or any(row["seen"] is None for row in asked):
         problem = Problem(
             "record/decisions.parquet", "does not say what the policy saw", "a run with requests"
         )
         raise ScenarioError(problem)
     other = policy is not None and policy != plan.policy.name
     different = tuple(
-        Difference(row["t_s"], asked, recorded, answered)
-        for row, asked, recorded, answered in _answers(plan, rows, policy or plan.policy.name)
-        if (
-            _place(recorded) != _place(answered) and row["kind"] == "route" if other else recorded != answered
-        )
+        Difference(row["t_s"], about, recorded, answered)
+        for row, about, recorded, answered in _answers(plan, asked, policy or plan.policy.name)
+        if (_elsewhere(row, recorded, answered) if other else recorded != answered)
     )
-    routes = sum(row["kind"] == "route" for row in rows)
-    return Replayed(routes, len(rows) - routes, different)
+    routes = sum(row["id"] is not None for row in asked)
+    return Replayed(routes, len(asked) - routes, different)
+
+
+def _elsewhere(row: dict[str, Any], recorded: str, answered: str) -> bool:
+    """Whether another policy places a request otherwise, or breaks."""
+    placed = row["kind"] == "route" and _place(recorded) != _place(answered)
+    return placed or answered.startswith(BROKE)
 
 
 def _answers(
     plan: Plan, rows: list[dict[str, Any]], name: str
 ) -> Iterator[tuple[dict[str, Any], str, str, str]]:
     """Each row with what was asked, and the recorded and the new answer as texts."""
-    _refuse_unknown(plan, name)
-    policy = POLICIES[name]
     router = next(agent for agent in plan.agents if agent.role == "router")
+    _refuse_unknown(plan, name)
+    policy = _policy(plan, name)
     encoded = agent_config(plan, router, lambda host: host)
     config = policy_config(msgspec.json.decode(encoded, type=agents_config.Config))
     if name != plan.policy.name:
         config = dataclasses.replace(config, params={})
     try:
         state = policy.start(config)
-    except ValueError as error:
+    except (ValueError, PolicyFailure) as error:
         where = "plan.json" if name == plan.policy.name else "--policy"
         raise ScenarioError(Problem(where, str(error))) from None
     for row in rows:
         seen = _seen(row, config)
-        if seen.request is not None:
-            decision = policy.route(config, state, seen.view, seen.request)
-            yield row, f"request {seen.request.id}", _recorded_route(row), _route(decision)
-        else:
-            state = policy.update(config, state, seen.view)
-            yield row, "interval", _recorded_state(row), _state(state)
+        asked = "interval" if seen.request is None else f"request {seen.request.id}"
+        try:
+            if seen.request is not None:
+                answer = _route(policy.route(config, state, seen.view, seen.request))
+            else:
+                state = policy.update(config, state, seen.view)
+                answer = _state(state)
+        except PolicyFailure as failure:
+            yield row, asked, _recorded(row), f"{BROKE} {failure}"
+            return  # as in a run
+        yield row, asked, _recorded(row), answer
+
+
+def _policy(plan: Plan, name: str) -> Guarded:
+    """The run's own from its plan, as it was then; another one as it is now."""
+    try:
+        if name == plan.policy.name:
+            return find(name, {path: file.text for path, file in plan.policy.files.items()})
+    except PolicyFailure as failure:
+        raise ScenarioError(Problem("plan.json", f"{name}: {failure}")) from None
+    return load_own("--policy", name).policy if own.is_own(name) else find(name, {})
 
 
 def _refuse_unknown(plan: Plan, policy: str) -> None:
     """A run may be older than the names that this version has; ScenarioError with all that are missing."""
     profiles = dict.fromkeys(agent.profile for agent in plan.agents if agent.profile)
     named: list[tuple[str, str, Collection[str]]] = [
-        ("policy", policy, POLICIES),
+        *([] if own.is_own(policy) else [("policy", policy, (*POLICIES, RECORDED))]),
         ("model", plan.model, MODELS),
         *(("profile", profile, {**PROFILES, **plan.profiles}) for profile in profiles),
     ]
@@ -162,6 +187,12 @@ def _route(decision: Decision) -> str:
     return f"{decision.route}, {decision.cache} cache{packed}{_order(decision.order_s)}: {decision.reason}"
 
 
+def _recorded(row: dict[str, Any]) -> str:
+    if row["kind"] == "failed":
+        return f"{BROKE} {row['reason']}"
+    return _recorded_route(row) if row["kind"] == "route" else _recorded_state(row)
+
+
 def _recorded_route(row: dict[str, Any]) -> str:
     packed = ", compressed" if row["compress"] else ""
     return f"{row['route']}, {row['cache']} cache{packed}{_order(row['order_s'])}: {row['reason']}"
@@ -199,8 +230,9 @@ def replay_command(
 
     run = RunDir(run_dir)
     plan = read_plan(run)
-    if policy is not None and policy not in POLICIES:
-        raise ScenarioError(Problem("--policy", f"unknown policy {policy}", ", ".join(POLICIES)))
+    if policy is not None and policy not in POLICIES and not own.is_own(policy):
+        allowed = f"{', '.join(POLICIES)}, or module:Class"
+        raise ScenarioError(Problem("--policy", f"unknown policy {policy}", allowed))
     if not plan.policy.name:
         raise ScenarioError(Problem(str(run_dir), "a run without requests", "a run with a policy"))
     replayed = replay(plan, record.load(run)["decisions"], policy)

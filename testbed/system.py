@@ -70,6 +70,8 @@ def agent_config(
                 prior_arrival_per_s=plan.policy.prior_arrival_per_s,
                 output_tokens=round(fmean(one.output_tokens for one in plan.requests)),
                 conversion_ns=plan.policy.conversion_ns,
+                files={path: file.text for path, file in plan.policy.files.items()},
+                log=plan.policy.log,
             ),
             cache=plan.cache,
             compute=config.Compute(plan.seed, prefixes, max(one.input_tokens for one in plan.requests))

@@ -68,7 +68,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     },
     "decisions": {
         "t_s": pl.Float64,
-        "kind": pl.String,  # route | control
+        "kind": pl.String,  # route | control | failed: the policy broke, `reason` says how
         "step": pl.Int64,  # what the policy was asked, in order
         "id": pl.Int64,  # of the request, for route
         "route": pl.String,

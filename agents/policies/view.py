@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from agents.config import Log
 from agents.model import Lengths, System
 
 Route = Literal["prfaas", "pd"]
@@ -23,6 +24,7 @@ class Config:
     `params`: the policy's own settings by name; an unknown name is an error.
     `lengths`: profiled distribution of uncached lengths. `prior_arrival_per_s`: expected requests per second.
     `system`: the clusters as they are at the start; roles in the PD cluster may change (`View.n_p`).
+    `log`: the decisions of another run, for `recorded`.
     """
 
     threshold_tokens: int
@@ -30,6 +32,7 @@ class Config:
     lengths: Lengths
     system: System
     prior_arrival_per_s: float
+    log: Log | None = None
 
 
 @dataclass(frozen=True, slots=True)

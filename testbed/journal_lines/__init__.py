@@ -24,6 +24,7 @@ from testbed.journal_lines.agents import (
     Kv,
     KvDropped,
     OfAttempt,
+    PolicyFailed,
     Prefill,
     Produced,
     Reference,
@@ -58,15 +59,15 @@ from testbed.journal_lines.line import Line
 __all__ = [
     "Bulk", "Burst", "Calibration", "Capture", "Captured", "Connection", "Control", "Conversion", "Counters",
     "Decision", "Decode", "End", "Event", "Fault", "Fetch", "Health", "Held", "JournalContent", "Kv",
-    "KvDropped", "Line", "LinkSample", "LinkSet", "Microburst", "Noted", "OfAttempt", "Prefill", "Produced",
-    "Reference", "Request", "Retry", "Role", "Settings", "Start", "TcpSample", "Tenant", "Train", "Transfer",
-    "TransferBegin", "Trust", "read",
+    "KvDropped", "Line", "LinkSample", "LinkSet", "Microburst", "Noted", "OfAttempt", "PolicyFailed",
+    "Prefill", "Produced", "Reference", "Request", "Retry", "Role", "Settings", "Start", "TcpSample",
+    "Tenant", "Train", "Transfer", "TransferBegin", "Trust", "read",
 ]  # fmt: skip
 
 AnyLine = (
     Start | Event | LinkSet | Calibration | Train | Settings | Counters | Trust | Capture | Captured | End
     | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst | Fault
-    | Request | Decision | Retry | Health | Control | Fetch | Role | Conversion
+    | Request | Decision | Retry | Health | Control | PolicyFailed | Fetch | Role | Conversion
     | Prefill | TransferBegin | Produced | Transfer | Kv | KvDropped | Held | Connection | Decode | Reference
 )  # fmt: skip
 

@@ -87,6 +87,15 @@ class Control(Line, frozen=True, kw_only=True, tag="control"):
     seen: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class PolicyFailed(Line, frozen=True, kw_only=True, tag="policy_failed"):
+    """The policy broke, and was not asked any more; `id` is the request that it was asked about, if any."""
+
+    step: int
+    cause: str
+    id: int | None = None
+    seen: msgspec.Raw = msgspec.Raw(b"null")
+
+
 class Fetch(Line, frozen=True, kw_only=True, tag="fetch"):
     """A cached prefix that one cluster sent the other has arrived there, or will not."""
 

@@ -126,7 +126,7 @@ def resolve(
         failures=scenario.failures.resolved(),
         flaws=scenario.flaws,
         cache=cache,
-        policy=resolve_policy(scenario, scale, requests, hardware, findings),
+        policy=resolve_policy(scenario, scale, requests, hardware, findings, directory=base_dir),
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
         window_bytes=_window_bytes(scenario, scale, link.need_bytes),

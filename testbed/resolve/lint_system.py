@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from agents.policies import own
+from agents.policies.find import RECORDED
 from agents.profiles import PROFILES, h200_for
 from testbed.plan import DIRECTIONS, LinkState
 from testbed.resolve.view import View, Warned
@@ -18,9 +20,14 @@ CONVERTING: Final = ("prfaas",)
 """Policies that ever change roles."""
 
 
+def _is_foreign(policy: str) -> bool:
+    """Whether nobody here knows what it does."""
+    return own.is_own(policy) or policy == RECORDED
+
+
 def _compression(view: View) -> Warned:
     policy, compression = view.plan.policy.name, view.scenario.transport.compression
-    if compression is not None and policy not in COMPRESSING:
+    if compression is not None and policy not in COMPRESSING and not _is_foreign(policy):
         found = f"{policy or 'a bulk workload'} never compresses: {compression} has no effect"
         yield ("transport", "compression"), found, f"leave it out, or policy.name: {', '.join(COMPRESSING)}"
 
@@ -39,7 +46,7 @@ def _cache(view: View) -> Warned:
 def _conversion(view: View) -> Warned:
     """The default may be written: a scenario and its control then differ in their policy alone."""
     policy, clusters = view.plan.policy.name, view.scenario.clusters
-    if clusters is None or policy in CONVERTING:
+    if clusters is None or policy in CONVERTING or _is_foreign(policy):
         return
     conversion_ns = clusters.pd.conversion
     if conversion_ns != PdCluster.model_fields["conversion"].default:

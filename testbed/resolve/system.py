@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Final, Literal
@@ -10,12 +10,14 @@ from typing import Final, Literal
 from agents.cache.pool import Pool
 from agents.config import Cache, Transport
 from agents.model import Lengths, System
-from agents.policies import POLICIES
+from agents.policies.failure import PolicyFailure
+from agents.policies.guard import Guarded, NobodyThere
 from agents.policies.view import Config, Egress, Request, Route, State, View
 from agents.profiles import COMPRESSIONS, MODELS
 from testbed import plan
 from testbed.resolve.compute import kernel_memory_bytes, payload
 from testbed.resolve.findings import Findings
+from testbed.resolve.own_policy import Given, check_log, find_policy
 from testbed.resolve.profiles import Hardware
 from testbed.scenario.model import Clusters, Scenario
 from testbed.scenario.profile import profile_key
@@ -97,11 +99,18 @@ def resolve_agents(
 
 
 def resolve_policy(
-    scenario: Scenario, scale: float, load: Load | None, hardware: Hardware, findings: Findings
+    scenario: Scenario,
+    scale: float,
+    load: Load | None,
+    hardware: Hardware,
+    findings: Findings,
+    *,
+    directory: Path,
 ) -> plan.Policy:
     """The policy and what it may know beforehand: the length distribution and the arrival rate.
 
-    Without a policy (a bulk workload) its name is empty. `load` is None when the workload has problems.
+    A policy of the user's own, and a log, are looked for in `directory`, the scenario's. Without a policy
+    (a bulk workload) its name is empty. `load` is None when the workload has problems.
     """
     spec = scenario.policy
     if spec is None:
@@ -114,9 +123,9 @@ def resolve_policy(
             prior_arrival_per_s=0.0,
             conversion_ns=0,
         )
-    known = not findings.name_unknown(("policy", "name"), "policy", spec.name, POLICIES)
-    if known and load is not None:
-        _check_parameters(scenario, scale, load, hardware, findings)
+    given = find_policy(spec, directory, findings)
+    if given is not None and load is not None:
+        _check_parameters(scenario, scale, load, hardware, findings, given=given)
     conversion_ns = scenario.clusters.pd.conversion if scenario.clusters else 0
     prior = _prior(scenario, load) if load else ()
     return plan.Policy(
@@ -127,6 +136,10 @@ def resolve_policy(
         length_quantiles=prior,
         prior_arrival_per_s=load.arrival_per_s if load else 0.0,
         conversion_ns=conversion_ns,
+        files=given.files if given else {},
+        directory=given.directory if given else "",
+        log=given.log if given else None,
+        log_sha256=given.log_sha256 if given else "",
     )
 
 
@@ -187,9 +200,10 @@ def resolve_transport(scenario: Scenario, scale: float, rate_bps: int) -> Transp
 
 
 def _check_parameters(
-    scenario: Scenario, scale: float, load: Load, hardware: Hardware, findings: Findings
+    scenario: Scenario, scale: float, load: Load, hardware: Hardware, findings: Findings, *, given: Given
 ) -> None:
-    """Let the policy look at its parameters, as it will at the start of the run, and place two requests.
+    """Let the policy look at its parameters, as it will at the start of the run, place two requests, and look
+    at an interval in which nothing happened. Of a log see that it places every request.
 
     Not with profiles that have problems: what the policy says then is not about its parameters.
     """
@@ -216,55 +230,53 @@ def _check_parameters(
         lengths=Lengths.from_quantiles(_prior(scenario, load)),
         system=system,
         prior_arrival_per_s=load.arrival_per_s,
+        log=given.log,
     )
-    covered = hardware.covered()
     try:
-        state = POLICIES[spec.name].start(config)
+        state = given.policy.start(config)
     except ValueError as error:
         findings.add(("policy", "params"), str(error))
         return
-    except Exception as error:  # noqa: BLE001 - somebody's policy may raise anything
-        findings.add(("policy", "name"), _raised(spec.name, "start", error))
+    except PolicyFailure as failure:
+        findings.add(("policy", "name"), f"{spec.name}: {failure}")
         return
-    try:
-        _check_routes(spec.name, config, state, covered[:2], findings)
-    except Exception as error:  # noqa: BLE001 - same
-        findings.add(("policy", "name"), _raised(spec.name, "route", error))
+    if given.log is not None:
+        instances = {"prfaas": system.n_prfaas, "pd": system.n_p}
+        check_log(given.log, load.requests, instances, findings)
+    elif system.n_prfaas or system.n_p:  # else `_check_counts` says so
+        _play(given.policy, config, state, hardware.covered()[:2], findings, name=spec.name)
 
 
-def _raised(policy: str, function: str, error: Exception) -> str:
-    """What a policy died of, and where."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{policy}: {function}() raised {error!r} at {Path(place.filename).name}:{place.lineno}"
-
-
-def _check_routes(
-    name: str, config: Config, state: State, lengths_tokens: tuple[int, ...], findings: Findings
+def _play(
+    policy: Guarded,
+    config: Config,
+    state: State,
+    lengths_tokens: tuple[int, ...],
+    findings: Findings,
+    *,
+    name: str,
 ) -> None:
-    """Let the policy place prompts of these lengths, as at the start of the run.
+    """Let the policy place prompts of these lengths, as at the start of the run, and look at an interval.
 
     A cluster without prefill instances would fail every one of them.
     """
     system = config.system
-    instances: dict[Route, int] = {"prfaas": system.n_prfaas, "pd": system.n_p}
-    if not any(instances.values()):
-        return  # `_check_counts` says so
     view = View(0.0, Egress(0.0, 0, 0, 0, 0.0, 0.0), 0, 0, 0, 0, 0, 0, n_p=system.n_p, n_d=system.n_d)
-    for tokens in lengths_tokens:
-        request = Request("0", tokens, system.output_tokens)
-        route = POLICIES[name].route(config, state, view, request).route
-        if route not in instances:
-            findings.add(("policy", "name"), f"{name}: route() answers {route!r}", ", ".join(instances))
-            return
-        if instances[route] == 0:
-            where, setting, instead = NOBODY[route]
-            findings.add(
-                ("policy", "name"),
-                f"{name} sends {tokens}-token prompts to the {where} cluster, which has no prefill instance",
-                f"a policy that sends nothing there, such as {instead}",
-                f"1 or more in {setting}, or another policy or threshold",
-            )
-            return
+    try:
+        for tokens in lengths_tokens:
+            request = Request("0", tokens, system.output_tokens)
+            policy.route(config, state, view, request)
+        policy.update(config, state, replace(view, t_s=0.25))
+    except NobodyThere as failure:
+        where, setting, instead = NOBODY[failure.route]
+        findings.add(
+            ("policy", "name"),
+            f"{name} sends {tokens}-token prompts to the {where} cluster, which has no prefill instance",
+            f"a policy that sends nothing there, such as {instead}",
+            f"1 or more in {setting}, or another policy or threshold",
+        )
+    except PolicyFailure as failure:
+        findings.add(("policy", "name"), f"{name}: {failure}")
 
 
 def _check_names(scenario: Scenario, findings: Findings) -> None:

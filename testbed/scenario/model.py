@@ -75,12 +75,16 @@ class Cache(Section):
 
 
 class Policy(Section):
-    """The scheduler under test: a key of `agents.policies.POLICIES`, its first threshold, its parameters."""
+    """The scheduler under test: its name, its first threshold, its parameters.
+
+    A key of `agents.policies.POLICIES`, an import path `module:Class`, or `recorded` with the `log` of a run.
+    """
 
     name: str
     threshold: CountOrZero
     interval: Annotated[PositiveDuration, Ge(10_000_000), Le(60_000_000_000)] = parse_duration_ns("250ms")
     params: dict[str, Number] = Field(default_factory=dict)
+    log: Annotated[str, MinLen(1)] | None = None
 
 
 class Scenario(Section):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.policies import POLICIES
 from agents.profiles import MODELS, PROFILES
 from testbed.errors import Problem, ScenarioError
 from testbed.metrics import METRICS
 from testbed.resolve import load_and_resolve
+from testbed.resolve.own_policy import NAMES
 from testbed.scenario.load import Loaded, load, validate
 from testbed.scenario.overrides import apply_overrides
 from testbed.scenario.quantities import Section
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 BASE = ROOT / "tests/data/base.yaml"
 PLACEHOLDERS: dict[str, Iterable[str]] = {
     "entries": ENTRIES,
-    "policies": POLICIES,
+    "policies": NAMES,
     "models": MODELS,
     "profiles": PROFILES,
     "signals": [name for name, metric in METRICS.items() if "recovery" in metric.kinds],

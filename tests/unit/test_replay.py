@@ -276,7 +276,7 @@ def test_a_view_that_cannot_have_been_is_refused(static: RunDir, damage: str) ->
 def test_a_policy_that_breaks_later_is_not_a_wrong_argument(
     static: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in what it answers is its own, and shows as one."""
+    """An error in what it answers is its own, and is its last answer, to an interval as well."""
     fixed = POLICIES["static_threshold"]
 
     def update(*_: object) -> None:
@@ -284,5 +284,7 @@ def test_a_policy_that_breaks_later_is_not_a_wrong_argument(
 
     broken = SimpleNamespace(start=fixed.start, route=fixed.route, update=update)
     monkeypatch.setitem(POLICIES, "broken", broken)
-    with pytest.raises(ValueError, match="math domain error"):
-        replay.main([str(static.path), "--policy", "broken"])
+    (last,) = replay.replay(plan_with("static_threshold"), decisions_of(static), "broken").differences
+    assert last.asked == "interval"
+    assert last.answered.startswith("broke: update() raised ValueError('math domain error') at test_replay")
+    assert replay.main([str(static.path), "--policy", "broken"]) == 1

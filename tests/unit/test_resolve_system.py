@@ -145,4 +145,6 @@ def test_a_policy_that_raises_is_named_with_its_line(monkeypatch: pytest.MonkeyP
 def test_a_policy_that_answers_no_route_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slip of the pen would fail every request."""
     monkeypatch.setattr(static_threshold, "route", lambda *_: Decision("pd ", 0, ""))  # type: ignore[arg-type]
-    assert "static_threshold: route() answers 'pd '" in refused("policy.name=static_threshold")
+    assert "static_threshold: route() answers route 'pd ' (str), not prfaas or pd" in refused(
+        "policy.name=static_threshold"
+    )

@@ -1,0 +1,1 @@
+"""Schedulers that are refused."""
