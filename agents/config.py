@@ -156,6 +156,17 @@ class Cache(Frozen, frozen=True):
     pd_bytes: int = 0
 
 
+class Service(Frozen, frozen=True):
+    """A scheduler that is a program beside the router, listening on 127.0.0.1.
+
+    `ended`: the file that says how it ended, once it has.
+    """
+
+    port: int
+    timeout_ns: int
+    ended: str = ""
+
+
 class Scheduling(Frozen, frozen=True):
     """The router's policy, see `agents.policies.view.Config`."""
 
@@ -169,6 +180,8 @@ class Scheduling(Frozen, frozen=True):
     """Tokens a request generates, on average."""
     conversion_ns: int
     """What an instance needs to change its role, once it has nothing left to do."""
+    service: Service | None = None
+    """Who is asked, with the policy `http`."""
 
 
 class Request(Frozen, frozen=True):

@@ -14,7 +14,7 @@ from agents.fleet import Fleet, Flight, Instance, given_role
 from agents.journal import Journal
 from agents.metrics import Metrics
 from agents.model import Lengths, System
-from agents.policies import POLICIES
+from agents.policies import policy_of
 from agents.policies.view import Config, Egress, Placed, Request, State, View
 from agents.profiles import COMPRESSIONS, MODELS, ComputeProfile, find
 from agents.session import Session
@@ -60,7 +60,7 @@ class Dispatcher:
         self._settings = settings
         self._journal = Journal(settings.journal)
         self.metrics = Metrics()
-        self._policy = POLICIES[settings.scheduling.policy]
+        self._policy = policy_of(settings.scheduling)
         self._fleet = Fleet(settings)
         self._attempts = Attempts(
             settings,

@@ -1,5 +1,6 @@
 """Scheduling policies: one module each, one line each in `POLICIES`."""
 
+from agents.config import Scheduling
 from agents.policies import (
     aimd,
     bandwidth_aware,
@@ -11,6 +12,7 @@ from agents.policies import (
     prfaas,
     static_threshold,
 )
+from agents.policies.http_service import HttpService
 from agents.policies.view import Policy
 
 POLICIES: dict[str, Policy] = {
@@ -24,3 +26,11 @@ POLICIES: dict[str, Policy] = {
     "fair_share": fair_share,
     "compression": compression,
 }
+
+HTTP = "http"
+"""The name of the policy that is a service."""
+
+
+def policy_of(scheduling: Scheduling) -> Policy:
+    """The policy that a router is told to ask."""
+    return POLICIES[scheduling.policy] if scheduling.service is None else HttpService(scheduling.service)
