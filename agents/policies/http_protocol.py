@@ -77,8 +77,8 @@ class StateAnswered(Answered, frozen=True, kw_only=True):
     """
 
     threshold_tokens: Tokens
-    capacity_bps: Annotated[float, Meta(ge=0)] | None
     reason: Reason
+    capacity_bps: Annotated[float, Meta(ge=0)] | None = None
     memory: Any = None
     regime: Regime = "scarce"
     prefill_instances: Annotated[int, Meta(ge=0)] | None = None
