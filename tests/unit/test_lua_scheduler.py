@@ -63,7 +63,7 @@ HEAVY = Lengths.from_quantiles([*LENGTHS.tokens[::8], *[20_000] * 40])
 
 @pytest.mark.parametrize("lengths", [LENGTHS, HEAVY], ids=["spread", "heavy"])
 def test_it_gives_the_same_answers(lua: HttpService, narrow: Simulation, lengths: Lengths) -> None:
-    """Thresholds, capacities to the last bit, reasons, routes: through congestion and surges of the queues."""
+    """Thresholds, capacities to the last bit, reasons, routes: through congestion and surges of queues."""
     views = [point.view for point in narrow.history]
     moves, different = differing(lua, replace(narrow.config, lengths=lengths), views)
     assert different == []
