@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from testbed import answers, audit, ledger, measure
+from testbed import answers, audit, endings, ledger, measure
 from testbed.measure import Series, Tables
 from testbed.metrics import METRICS, Metric
 from testbed.plan import Expectation, Plan
@@ -43,7 +43,7 @@ def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
     `trust` holds the reasons not to trust the run, if any.
     """
     results = [_judge_one(expectation, tables) for expectation in plan.expectations]
-    checks = (ledger.judge(plan, tables), answers.judge(plan, tables))
+    checks = (ledger.judge(plan, tables), answers.judge(plan, tables), endings.judge(plan, tables))
     return conclude((*results, *(check for check in checks if check)), tuple(trust))
 
 

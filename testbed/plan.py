@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from agents.compute_profile import ComputeProfile
-from agents.config import Cache, Failures, Flaw, Timeouts, Transport
+from agents.config import Cache, Failures, Flaw, Service, Timeouts, Transport
+from testbed.program import Program
 
 Direction = Literal["a_to_b", "b_to_a"]
 DIRECTIONS: tuple[Direction, ...] = ("a_to_b", "b_to_a")
@@ -260,6 +261,8 @@ class Policy(Frozen, frozen=True, kw_only=True):
     prior_arrival_per_s: float
     conversion_ns: int
     """What an instance needs to change its role, once it is idle."""
+    service: Service | None = None
+    """Where the policy `http` asks; its program is `testbed.program.SCHEDULER`."""
 
 
 class Expectation(Frozen, frozen=True, kw_only=True):
@@ -319,6 +322,7 @@ class Plan(Frozen, frozen=True, kw_only=True):
     microbursts: tuple[Microbursts, ...] = ()
     captures: tuple[Capture, ...] = ()
     faults: tuple[Fault, ...] = ()
+    programs: tuple[Program, ...] = ()
     events: tuple[Event, ...]
     requests: tuple[Request, ...]
     bulk: tuple[BulkTransfer, ...]

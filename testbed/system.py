@@ -73,6 +73,7 @@ def agent_config(
                 prior_arrival_per_s=plan.policy.prior_arrival_per_s,
                 output_tokens=round(fmean(one.output_tokens for one in plan.requests)),
                 conversion_ns=plan.policy.conversion_ns,
+                service=plan.policy.service,
             ),
             cache=plan.cache,
             compute=config.Compute(plan.seed, prefixes) if plan.compute == "real" else None,
@@ -86,3 +87,12 @@ def agent_config(
             deadline_ns=plan.duration_ns + plan.drain_ns,
         )
     )
+
+
+def congestion_controls(plan: Plan) -> set[str]:
+    """Those of all TCP connections of the plan."""
+    bursts = {burst.congestion_control for burst in plan.bursts}
+    tenants = {tenant.congestion_control for tenant in plan.tenants}
+    transport = plan.transport
+    inside = {transport.lan_congestion_control, transport.control_congestion_control}
+    return bursts | tenants | {transport.congestion_control} | (inside if plan.agents else set())

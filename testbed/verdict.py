@@ -21,7 +21,11 @@ from rich.text import Text
 
 Status = Literal["PASS", "FAIL", "UNKNOWN"]
 
-CHECKS = {"ledger": "the ledger does not balance", "answers": "answers are wrong"}
+CHECKS = {
+    "ledger": "the ledger does not balance",
+    "answers": "answers are wrong",
+    "programs": "a program failed",
+}
 """Kinds of results that no scenario has to ask for, and what it means when they fail."""
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 STYLES: dict[Status, str] = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}

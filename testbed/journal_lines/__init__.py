@@ -46,6 +46,7 @@ from testbed.journal_lines.bench import (
     LinkSample,
     LinkSet,
     Microburst,
+    Program,
     Settings,
     Start,
     TcpSample,
@@ -59,13 +60,13 @@ __all__ = [
     "Bulk", "Burst", "Calibration", "Capture", "Captured", "Connection", "Control", "Conversion", "Counters",
     "Decision", "Decode", "End", "Event", "Fault", "Fetch", "Health", "Held", "JournalContent", "Kv",
     "KvDropped", "Line", "LinkSample", "LinkSet", "Microburst", "Noted", "OfAttempt", "Prefill", "Produced",
-    "Reference", "Request", "Retry", "Role", "Settings", "Start", "TcpSample", "Tenant", "Train", "Transfer",
-    "TransferBegin", "Trust", "read",
+    "Program", "Reference", "Request", "Retry", "Role", "Settings", "Start", "TcpSample", "Tenant", "Train",
+    "Transfer", "TransferBegin", "Trust", "read",
 ]  # fmt: skip
 
 AnyLine = (
     Start | Event | LinkSet | Calibration | Train | Settings | Counters | Trust | Capture | Captured | End
-    | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst | Fault
+    | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst | Fault | Program
     | Request | Decision | Retry | Health | Control | Fetch | Role | Conversion
     | Prefill | TransferBegin | Produced | Transfer | Kv | KvDropped | Held | Connection | Decode | Reference
 )  # fmt: skip

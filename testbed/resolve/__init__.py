@@ -22,6 +22,7 @@ from testbed.resolve.faults import resolve_faults
 from testbed.resolve.findings import Findings
 from testbed.resolve.link import resolve_link
 from testbed.resolve.profiles import check_contexts, check_extrapolation, resolve_profiles
+from testbed.resolve.programs import resolve_programs
 from testbed.resolve.system import (
     MIB,
     check_sections,
@@ -113,6 +114,7 @@ def resolve(
         microbursts=resolve_microbursts(scenario, scale, hosts, findings),
         captures=resolve_captures(scenario, hosts, findings),
         faults=resolve_faults(scenario, agents, findings),
+        programs=resolve_programs(scenario, base_dir, hosts, agents, findings),
         events=resolve_events(scenario, seed, findings),
         requests=requests.requests if requests else (),
         bulk=resolve_bulk(scenario, scale, hosts, findings),

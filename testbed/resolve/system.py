@@ -10,13 +10,14 @@ from typing import Final, Literal
 from agents.cache.pool import Pool
 from agents.config import Cache, Transport
 from agents.model import Lengths, System
-from agents.policies import POLICIES
+from agents.policies import HTTP, POLICIES
 from agents.policies.view import Config, Egress, Request, Route, State, View
 from agents.profiles import COMPRESSIONS, MODELS
 from testbed import plan
 from testbed.resolve.compute import kernel_memory_bytes, payload
 from testbed.resolve.findings import Findings
 from testbed.resolve.profiles import Hardware
+from testbed.resolve.programs import resolve_service
 from testbed.scenario.model import Clusters, Scenario
 from testbed.scenario.profile import profile_key
 from testbed.scenario.workload import BulkWorkload
@@ -114,8 +115,8 @@ def resolve_policy(
             prior_arrival_per_s=0.0,
             conversion_ns=0,
         )
-    known = not findings.name_unknown(("policy", "name"), "policy", spec.name, POLICIES)
-    if known and load is not None:
+    known = not findings.name_unknown(("policy", "name"), "policy", spec.name, (*POLICIES, HTTP))
+    if known and spec.name != HTTP and load is not None:
         _check_parameters(scenario, scale, load, hardware, findings)
     conversion_ns = scenario.clusters.pd.conversion if scenario.clusters else 0
     prior = _prior(scenario, load) if load else ()
@@ -127,6 +128,7 @@ def resolve_policy(
         length_quantiles=prior,
         prior_arrival_per_s=load.arrival_per_s if load else 0.0,
         conversion_ns=conversion_ns,
+        service=resolve_service(scenario, findings),
     )
 
 

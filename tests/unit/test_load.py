@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.policies import POLICIES
+from agents.policies import HTTP, POLICIES
 from agents.profiles import MODELS, PROFILES
 from testbed.errors import Problem, ScenarioError
 from testbed.metrics import METRICS
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 BASE = ROOT / "tests/data/base.yaml"
 PLACEHOLDERS: dict[str, Iterable[str]] = {
     "entries": ENTRIES,
-    "policies": POLICIES,
+    "policies": (*POLICIES, HTTP),
     "models": MODELS,
     "profiles": PROFILES,
     "signals": [name for name, metric in METRICS.items() if "recovery" in metric.kinds],
