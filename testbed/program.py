@@ -20,6 +20,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     command: tuple[str, ...]
     files: dict[str, bytes]
     """What lies in its working directory, by relative path."""
+    memory_bytes: int
+    """Limit of its memory; what its sockets hold counts."""
     at_ns: int = 0
     until_ns: int | None = None
     """When it is asked to end (SIGTERM); None: it ends by itself, with `exit_code`."""

@@ -28,7 +28,6 @@ from testbed.plan import Plan
 from testbed.program import PATH, SCHEDULER, Program, obituary
 from testbed.rundir import RunDir
 
-MEMORY_BYTES = 512 << 20
 PIDS_MAX = 256
 OUTPUT_BYTES = 16 << 20
 """Of each of its outputs, as far as it is kept."""
@@ -269,7 +268,7 @@ class Programs:
                     {"type": "network", "path": str(namespaces.NETNS_DIR / program.host)},
                 ],
                 "cgroupsPath": f"/testbed-{os.getpid()}/program-{program.name}",
-                "resources": {"memory": {"limit": MEMORY_BYTES}, "pids": {"limit": PIDS_MAX}},
+                "resources": {"memory": {"limit": program.memory_bytes}, "pids": {"limit": PIDS_MAX}},
             },
         }
 

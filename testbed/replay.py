@@ -8,6 +8,7 @@ to, so that this says how the two differ, not how a run with the other one would
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -21,12 +22,14 @@ from rich.text import Text
 
 from agents import config as agents_config
 from agents.dispatch import policy_config
-from agents.policies import POLICIES
+from agents.policies import HTTP, POLICIES, policy_of
+from agents.policies.failure import PolicyFailure
 from agents.policies.view import Config, Decision, Request, State, View
 from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
+from testbed.program import SCHEDULER
 from testbed.report.__main__ import read_plan
 from testbed.rundir import RunDir
 from testbed.system import agent_config
@@ -93,12 +96,13 @@ def _answers(
 ) -> Iterator[tuple[dict[str, Any], str, str, str]]:
     """Each row with what was asked, and the recorded and the new answer as texts."""
     _refuse_unknown(plan, name)
-    policy = POLICIES[name]
     router = next(agent for agent in plan.agents if agent.role == "router")
     encoded = agent_config(plan, router, lambda host: host)
-    config = policy_config(msgspec.json.decode(encoded, type=agents_config.Config))
+    settings = msgspec.json.decode(encoded, type=agents_config.Config)
+    config = policy_config(settings)
     if name != plan.policy.name:
         config = dataclasses.replace(config, params={})
+    policy = policy_of(settings.scheduling) if name == plan.policy.name else POLICIES[name]
     try:
         state = policy.start(config)
     except ValueError as error:
@@ -118,7 +122,7 @@ def _refuse_unknown(plan: Plan, policy: str) -> None:
     """A run may be older than the names that this version has; ScenarioError with all that are missing."""
     profiles = dict.fromkeys(agent.profile for agent in plan.agents if agent.profile)
     named: list[tuple[str, str, Collection[str]]] = [
-        ("policy", policy, POLICIES),
+        ("policy", policy, POLICIES if plan.policy.service is None else (*POLICIES, HTTP)),
         ("model", plan.model, MODELS),
         *(("profile", profile, {**PROFILES, **plan.profiles}) for profile in profiles),
     ]
@@ -203,9 +207,20 @@ def replay_command(
         raise ScenarioError(Problem("--policy", f"unknown policy {policy}", ", ".join(POLICIES)))
     if not plan.policy.name:
         raise ScenarioError(Problem(str(run_dir), "a run without requests", "a run with a policy"))
-    replayed = replay(plan, record.load(run)["decisions"], policy)
+    try:
+        replayed = replay(plan, record.load(run)["decisions"], policy)
+    except PolicyFailure as failure:
+        raise ScenarioError(
+            Problem(policy or plan.policy.name, str(failure), next_step=_start(plan))
+        ) from None
     _show(replayed, plan.policy.name, policy or plan.policy.name)
     raise typer.Exit(bool(replayed.differences))
+
+
+def _start(plan: Plan) -> str:
+    """How to bring up the service of a plan, for whoever asks it outside of a run."""
+    commands = [shlex.join(one.command) for one in plan.programs if one.name == SCHEDULER]
+    return f"start the service first, beside the scenario: {commands[0]}" if commands else ""
 
 
 def _show(replayed: Replayed, recorded: str, asked: str) -> None:

@@ -89,6 +89,8 @@ def resolve(
     prefix_bytes = prefix_memory_bytes(scenario, requests)
     agents = resolve_agents(scenario, hosts, 4 * link.need_bytes + prefix_bytes, findings)
     tenants = sorted({request.tenant for request in requests.requests}) if requests else []
+    window_bytes = _window_bytes(scenario, scale, link.need_bytes)
+    programs = resolve_programs(scenario, base_dir, hosts, agents, findings, window_bytes=window_bytes)
     plan = Plan(
         version=PLAN_VERSION,
         name=scenario.name,
@@ -114,7 +116,7 @@ def resolve(
         microbursts=resolve_microbursts(scenario, scale, hosts, findings),
         captures=resolve_captures(scenario, hosts, findings),
         faults=resolve_faults(scenario, agents, findings),
-        programs=resolve_programs(scenario, base_dir, hosts, agents, findings),
+        programs=programs,
         events=resolve_events(scenario, seed, findings),
         requests=requests.requests if requests else (),
         bulk=resolve_bulk(scenario, scale, hosts, findings),
@@ -128,8 +130,10 @@ def resolve(
         policy=resolve_policy(scenario, scale, requests, hardware, findings),
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
-        window_bytes=_window_bytes(scenario, scale, link.need_bytes),
-        memory_bytes=_memory_bytes(scenario, link.need_bytes) + -(-2 * prefix_bytes // MIB) * MIB,
+        window_bytes=window_bytes,
+        memory_bytes=_memory_bytes(scenario, link.need_bytes)
+        + -(-2 * prefix_bytes // MIB) * MIB
+        + sum(-(-program.memory_bytes // MIB) * MIB for program in programs),
         stream_interval_tokens=scenario.stream_interval,
     )
     findings.raise_if_any()

@@ -23,6 +23,10 @@ from testbed.units import format_duration_ns, format_size_bytes
 
 MOST_BYTES: Final = 8 << 20
 """Of all files of one program: they stand in the plan."""
+MEMORY_BYTES: Final = 512 << 20
+"""Of a program without what its sockets hold."""
+SOCKETS: Final = 8
+"""So many full windows it may hold as well: of four connections, as Linux counts twice what it keeps."""
 
 
 def require(programs: Sequence[Program]) -> None:
@@ -47,8 +51,13 @@ def resolve_programs(
     hosts: Collection[str],
     agents: Sequence[Agent],
     findings: Findings,
+    *,
+    window_bytes: int,
 ) -> tuple[Program, ...]:
-    """All programs, the scheduler's service first; their files are those of the scenario's `directory`."""
+    """All programs, the scheduler's service first; their files are those of the scenario's `directory`.
+
+    `window_bytes`: the largest TCP window.
+    """
     programs: list[Program] = []
     taken = {SCHEDULER, *(agent.name for agent in agents)}
     service = scenario.policy.service if scenario.policy is not None else None
@@ -59,6 +68,7 @@ def resolve_programs(
                 host="router",
                 command=service.command,
                 files=_files(service, ("policy", "service"), directory, findings),
+                memory_bytes=MEMORY_BYTES,
                 listens=service.port,
             )
         )
@@ -78,6 +88,7 @@ def resolve_programs(
                 host=one.host,
                 command=one.command,
                 files=_files(one, path, directory, findings),
+                memory_bytes=MEMORY_BYTES + SOCKETS * window_bytes,
                 at_ns=one.at,
                 until_ns=one.until,
                 exit_code=one.exit,
