@@ -13,6 +13,7 @@ from typing import Final
 
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
+from testbed.program import Program
 from testbed.resolve.captures import resolve_captures
 from testbed.resolve.compute import check_compute, kernel_memory_bytes, prefix_memory_bytes
 from testbed.resolve.events import resolve_events
@@ -131,20 +132,20 @@ def resolve(
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
         window_bytes=window_bytes,
-        memory_bytes=_memory_bytes(scenario, link.need_bytes)
-        + -(-2 * prefix_bytes // MIB) * MIB
-        + sum(-(-program.memory_bytes // MIB) * MIB for program in programs),
+        memory_bytes=_memory_bytes(scenario, link.need_bytes, prefix_bytes, programs),
         stream_interval_tokens=scenario.stream_interval,
     )
     findings.raise_if_any()
     return plan
 
 
-def _memory_bytes(scenario: Scenario, need_bytes: int) -> int:
-    """Of the guest: itself, socket buffers, and what agents with real kernels have."""
+def _memory_bytes(scenario: Scenario, need_bytes: int, prefix_bytes: int, programs: Sequence[Program]) -> int:
+    """Of the guest: itself, socket buffers, cached prefixes, what agents with real kernels and programs have."""
     clusters = scenario.clusters
     computing = clusters.prfaas.instances + clusters.pd.prefill + clusters.pd.decode + 1 if clusters else 0
-    return BASE_MEMORY_BYTES + -(-4 * need_bytes // MIB) * MIB + computing * kernel_memory_bytes(scenario)
+    more = (4 * need_bytes, 2 * prefix_bytes, *(program.memory_bytes for program in programs))
+    rounded = sum(-(-size_bytes // MIB) * MIB for size_bytes in more)
+    return BASE_MEMORY_BYTES + rounded + computing * kernel_memory_bytes(scenario)
 
 
 def _window_bytes(scenario: Scenario, scale: float, need_bytes: int) -> int:

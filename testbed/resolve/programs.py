@@ -139,10 +139,11 @@ def _files(
     found: list[Path] = []
     for place, where in places.items():
         below = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+        shown = directory / os.path.relpath(place, base)
         if any(not file.resolve().is_relative_to(base) for file in (place, *below)):
-            findings.add(where, f"{place} lies outside the scenario's directory", f"a file below {directory}")
+            findings.add(where, f"{shown} lies outside the scenario's directory", f"a file below {directory}")
         elif not below:
-            findings.add(where, f"there is no file {place}", "a file or a directory beside the scenario")
+            findings.add(where, f"there is no file {shown}", "a file or a directory beside the scenario")
         else:
             found += below
     try:

@@ -18,8 +18,14 @@ def _argument(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _some(words: Any) -> Any:
+    if words == []:
+        raise refusal("no command", "a list of the program and its arguments")
+    return words
+
+
 Argument = Annotated[str, BeforeValidator(_argument)]
-Command = Annotated[tuple[Argument, ...], MinLen(1)]
+Command = Annotated[tuple[Argument, ...], BeforeValidator(_some)]
 Port = Annotated[int, Strict(), Ge(1), Le(65_535)]
 
 

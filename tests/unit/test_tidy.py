@@ -19,6 +19,7 @@ ENTRY_POINTS = {
     "agents.instance",
     "agents.reference",
     "agents.measure",  # testbed.record starts it
+    "agents.policies.http_openapi",  # writes docs/scheduler-openapi.json
     "agents.router",
 }
 
