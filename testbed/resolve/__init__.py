@@ -140,7 +140,7 @@ def resolve(
 
 
 def _memory_bytes(scenario: Scenario, need_bytes: int, prefix_bytes: int, programs: Sequence[Program]) -> int:
-    """Of the guest: itself, socket buffers, cached prefixes, what agents with real kernels and programs have."""
+    """Of the guest: itself, socket buffers, cached prefixes, what real kernels and programs have."""
     clusters = scenario.clusters
     computing = clusters.prfaas.instances + clusters.pd.prefill + clusters.pd.decode + 1 if clusters else 0
     more = (4 * need_bytes, 2 * prefix_bytes, *(program.memory_bytes for program in programs))
