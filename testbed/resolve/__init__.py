@@ -13,7 +13,6 @@ from typing import Final
 
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
-from testbed.program import Program
 from testbed.resolve.captures import resolve_captures
 from testbed.resolve.compute import check_compute, kernel_memory_bytes, prefix_memory_bytes
 from testbed.resolve.events import resolve_events
@@ -23,7 +22,7 @@ from testbed.resolve.faults import resolve_faults
 from testbed.resolve.findings import Findings
 from testbed.resolve.link import resolve_link
 from testbed.resolve.profiles import check_contexts, check_extrapolation, resolve_profiles
-from testbed.resolve.programs import resolve_programs
+from testbed.resolve.programs import SOCKETS, resolve_programs
 from testbed.resolve.system import (
     MIB,
     check_sections,
@@ -132,18 +131,18 @@ def resolve(
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
         window_bytes=window_bytes,
-        memory_bytes=_memory_bytes(scenario, link.need_bytes, prefix_bytes, programs),
+        memory_bytes=_memory_bytes(scenario, link.need_bytes, prefix_bytes, window_bytes),
         stream_interval_tokens=scenario.stream_interval,
     )
     findings.raise_if_any()
     return plan
 
 
-def _memory_bytes(scenario: Scenario, need_bytes: int, prefix_bytes: int, programs: Sequence[Program]) -> int:
-    """Of the guest: itself, socket buffers, cached prefixes, what real kernels and programs have."""
+def _memory_bytes(scenario: Scenario, need_bytes: int, prefix_bytes: int, window_bytes: int) -> int:
+    """Of the guest: itself, socket buffers, cached prefixes, what real kernels and programs' sockets hold."""
     clusters = scenario.clusters
     computing = clusters.prfaas.instances + clusters.pd.prefill + clusters.pd.decode + 1 if clusters else 0
-    more = (4 * need_bytes, 2 * prefix_bytes, *(program.memory_bytes for program in programs))
+    more = (4 * need_bytes, 2 * prefix_bytes, len(scenario.programs) * SOCKETS * window_bytes)
     rounded = sum(-(-size_bytes // MIB) * MIB for size_bytes in more)
     return BASE_MEMORY_BYTES + rounded + computing * kernel_memory_bytes(scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 
 from testbed.kernel.uml import Uml
 from testbed.plan import Plan
+from testbed.programs import NOBODY, OUTPUT_BYTES
 from testbed.replay import replay
-from tests.e2e.commands import PROJECT, run
+from testbed.verdict import Verdict
+from tests.e2e.commands import PROJECT, SCENARIOS, run
 
 pytestmark = [
     pytest.mark.e2e,
@@ -40,3 +43,38 @@ def test_a_scheduler_in_lua_decides_as_the_one_in_python(tmp_path: Path) -> None
         "program_started",
         "program_ready",
     ]
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="no iperf3: make setup")
+def test_iperf3_measures_the_link(tmp_path: Path) -> None:
+    """Unmodified, in virtual time; its own report and the link's counters say the same."""
+    scenario = PROJECT / "scenarios/own/iperf3.yaml"
+    ended = run(tmp_path, scenario, "--no-report")
+    assert ended.code == 0, ended.output
+    report = json.loads((ended.run / "programs/client.out").read_bytes())
+    assert report["end"]["sum_received"]["bits_per_second"] > 9e9
+    slower = run(tmp_path, scenario, "--no-report", "--set", "link.a_to_b.rate=5gbit")
+    assert slower.code == 1, slower.output
+
+
+def test_each_program_is_judged_for_what_it_did(tmp_path: Path) -> None:
+    """The run goes on to its end whatever they do, and the verdict names those that failed, and why."""
+    ended = run(tmp_path, SCENARIOS / "programs.yaml", "--no-report")
+    assert ended.code == 1, ended.output
+    (result,) = [one for one in Verdict.read(ended.run / "verdict.json").results if one.kind == "programs"]
+    assert sorted(result.sentence.split("; ")) == [
+        "endless was still running at the end of the run, without `until`",
+        "last words: nothing",
+        "last words: out of luck",
+        "silent was not ready within 10 s: it never listened on port 80",
+        "wrong ended with status 7, not 0",
+    ]
+    events = ended.table("events").filter(pl.col("name") == "deaf")
+    assert events["kind"].to_list() == ["program_started", "program_stopped"]
+    said = ended.run / "programs"
+    assert (said / "fine.out").read_text().split()[:4] == ["from", "beside", "the", "scenario"]
+    assert (said / "fine.out").read_text().split()[5] == "b1"
+    assert (said / "polite.out").read_text() == "bye\n"
+    assert (said / "loud.out").stat().st_size == OUTPUT_BYTES
+    assert (said / "loud.err").read_text() == "done\n"
+    assert (said / "locked.out").read_text() == f"{NOBODY}\n"
