@@ -1,8 +1,8 @@
 """Programs of the user's in the topology: any command, unmodified, in a container with a host's network.
 
 They run as nobody, without capabilities, on this machine's root, read-only and without its home directories.
-Their working directory holds the files that the plan names. Whatever they do wrong is noted and judged; it
-never breaks the run off.
+Their working directory holds the files that the plan names. Whatever they do wrong is noted and judged, and
+never breaks the run off; one that cannot even be started is a reason not to trust it.
 """
 
 from __future__ import annotations
@@ -195,7 +195,10 @@ class Programs:
         assert process.stderr is not None
         await asyncio.gather(self._keep(one, process.stdout, "out"), self._keep(one, process.stderr, "err"))
         status = await process.wait()
-        if one.stopped:
+        if one.pid() is None and not one.stopped:
+            what = f"the program {program.name} could not be started: {one.said()}"
+            self._journal.note("trust", time.monotonic_ns(), what=what)
+        elif one.stopped:
             self._note(one, "stopped", f"with status {status}")
         elif program.name == SCHEDULER:
             cause = f"ended with status {status}; last words: {one.said()}"
