@@ -81,6 +81,7 @@ class Programs:
         self._running: dict[str, _Running] = {}
         self._up = {program.name: asyncio.Event() for program in plan.programs}
         self._jobs: set[asyncio.Task[None]] = set()
+        self._closing = False
         if not self._programs:
             return
         run.programs.mkdir(exist_ok=True)
@@ -105,7 +106,8 @@ class Programs:
         ]
 
     async def close(self) -> None:
-        """Kill those that are left, and wait until their containers are gone."""
+        """Kill those that are left, and wait until their containers are gone; nothing is noted any more."""
+        self._closing = True
         for one in self._running.values():
             one.stopped = True
         for one in self._running.values():
@@ -195,6 +197,9 @@ class Programs:
         assert process.stderr is not None
         await asyncio.gather(self._keep(one, process.stdout, "out"), self._keep(one, process.stderr, "err"))
         status = await process.wait()
+        if self._closing:
+            one.ended.set()
+            return
         if one.pid() is None and not one.stopped:
             what = f"the program {program.name} could not be started: {one.said()}"
             self._journal.note("trust", time.monotonic_ns(), what=what)
