@@ -186,6 +186,17 @@ class Log(Frozen, frozen=True):
     states: tuple[RecordedState, ...]
 
 
+class Service(Frozen, frozen=True):
+    """A scheduler that is a program beside the router, listening on 127.0.0.1.
+
+    `ended`: the file that says how it ended, once it has.
+    """
+
+    port: int
+    timeout_ns: int
+    ended: str = ""
+
+
 class Scheduling(Frozen, frozen=True):
     """The router's policy, see `agents.policies.view.Config`."""
 
@@ -203,6 +214,8 @@ class Scheduling(Frozen, frozen=True):
     """Texts of the modules of a policy of the user's own, by path."""
     log: Log | None = None
     """For `recorded`."""
+    service: Service | None = None
+    """Who is asked, with the policy `http`."""
 
 
 class Request(Frozen, frozen=True):

@@ -80,7 +80,8 @@ class Dispatcher:
         """What the policy broke with: it is not asked any more."""
         self._state = State(self._config.threshold_tokens, None, "")
         try:
-            self._policy = find_policy(settings.scheduling.policy, settings.scheduling.files)
+            asked = settings.scheduling
+            self._policy = find_policy(asked.policy, asked.files, asked.service)
             self._state = self._policy.start(self._config)
         except (PolicyFailure, ValueError) as error:
             self._give_up(str(error), time.monotonic_ns())

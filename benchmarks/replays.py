@@ -18,15 +18,15 @@ from benchmarks.scenario_runs import BenchmarkError
 
 SCENARIO = ROOT / "scenarios" / "recorded_profile.yaml"
 RECORD = (
-    "testbed.record --model tiny_hybrid --device cpu --threads 1 --lengths 1536,2048,3072,4096 "
-    "--batches 1,2 --contexts 1536,4608 --rest 1.5 --kernel uml"
+    "testbed.record --model tiny_hybrid --device cpu --threads 1 --lengths 3072,4096,5632 "
+    "--batches 1,2 --contexts 3072,6144 --kernel uml"
 )
 WITHIN_PERCENT = 5.0
 
 
 def replay(effort: Effort) -> list[Figure]:
     """Record, run with real kernels, replay; recorded before and after, as machines change their pace."""
-    repeats = 1 if effort.quick else 9
+    repeats = 1 if effort.quick else 4
 
     def measure() -> Mapping[str, float]:
         with tempfile.TemporaryDirectory(prefix="bench-") as place:
@@ -43,7 +43,7 @@ def replay(effort: Effort) -> list[Figure]:
     drift = ", ".join(f"{one.values['drift']:+.1f} %" for one in readings)
     return [
         figure(
-            "TTFT of real kernels beside its replay, median of 16 requests",
+            "TTFT of real kernels beside its replay, median of 15 requests",
             "% more",
             readings,
             "off",

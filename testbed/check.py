@@ -5,6 +5,7 @@ Prints what would be run in brief, and warnings, and exits with 0; or prints eve
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -114,6 +115,7 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
         ("microbursts", f"{m.source} to {m.sink}: {format_rate_bps(m.rate_bps)}, {_span(m.t_ns, m.until_ns)}")
         for m in plan.microbursts
     ]
+    rows += [(f"program {one.name}", f"on {one.host}: {shlex.join(one.command)}") for one in plan.programs]
     rows += [("capture", f"{c.device}: {c.filter or 'everything'}") for c in plan.captures]
     rows += [(format_duration_ns(event.t_ns), f"{event.name}: {event.detail}") for event in plan.events]
     rows += [("expect", expectation.name) for expectation in plan.expectations]

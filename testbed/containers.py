@@ -21,6 +21,7 @@ import msgspec
 
 from testbed import namespaces
 from testbed.errors import AgentError, Problem
+from testbed.mounts import bind, usual
 
 PROJECT = Path(__file__).resolve().parents[1]
 READY_TIMEOUT_S = 120
@@ -243,34 +244,8 @@ class Containers:
         }
 
     def _mounts(self, shares: str) -> list[dict[str, Any]]:
-        def bind(source: Path, target: str, *options: str) -> dict[str, Any]:
-            return {
-                "destination": target,
-                "source": str(source),
-                "type": "bind",
-                "options": ["rbind", *options],
-            }
-
-        def memory(target: str, mode: str, *options: str) -> dict[str, Any]:
-            return {
-                "destination": target,
-                "source": "tmpfs",
-                "type": "tmpfs",
-                "options": ["nosuid", f"mode={mode}", *options],
-            }
-
         return [
-            {"destination": "/proc", "source": "proc", "type": "proc"},
-            {
-                "destination": "/sys",
-                "source": "sysfs",
-                "type": "sysfs",
-                "options": ["ro", "nosuid", "noexec"],
-            },
-            memory("/dev", "755"),
-            memory("/dev/shm", "1777", "nodev"),  # noqa: S108 - in the container
-            memory("/tmp", "1777", "nodev"),  # noqa: S108 - in the container
-            memory("/run", "755", "nodev"),
+            *usual(),
             bind(PROJECT, str(PROJECT), "ro"),
             bind(self._directory / "agents", "/run/agents", "ro"),
             bind(self._journal, CONTAINER_JOURNAL, "rw"),

@@ -11,7 +11,7 @@ import atexit
 import gc
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,13 @@ from testbed.containers import Container, Containers, Recipe
 from testbed.errors import AgentError, TestbedError
 from testbed.faults import Faults
 from testbed.journal import Journal
-from testbed.moments import until
+from testbed.moments import cancelled, until
 from testbed.plan import DIRECTIONS, Agent, Direction, Plan
+from testbed.programs import Programs
 from testbed.rundir import RunDir
 from testbed.shaping.link import WanDirection, loss_ratio, super_packet_bytes
 from testbed.shaping.segmentation import loses_super_packets_whole
-from testbed.system import agent_config, prefixes_bytes, shares_prefixes
+from testbed.system import agent_config, congestion_controls, prefixes_bytes, shares_prefixes
 from testbed.telemetry import path
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.samplers import TCP_INTERVAL_NS, SettingsReader, every, link_sampler, tcp_sampler
@@ -73,7 +74,7 @@ class Run:
             mtu_bytes=plan.mtu_bytes,
             window_bytes=plan.window_bytes,
             super_packet_bytes=self._super_packet_bytes,
-            ecn=any(state.marks_ecn() for state in states) or "dctcp" in _congestion_controls(plan),
+            ecn=any(state.marks_ecn() for state in states) or "dctcp" in congestion_controls(plan),
         )
         self._directions = {name: self._direction(name) for name in DIRECTIONS}
         wan = TOPOLOGIES[plan.topology].wan
@@ -110,9 +111,12 @@ class Run:
         stage("auditing the link")
         await self._audit()
         containers = None
+        addresses = {host: self._at(host) for host in self._network.hosts}
+        programs = Programs(plan, WORK / "programs", self._run, self._bench, addresses)
         background: list[asyncio.Task[None]] = []
         try:
             client = None
+            await programs.come_up()
             if plan.agents:
                 stage("starting agents")
                 containers = Containers(WORK, self._run.journal, prefixes_bytes(plan))
@@ -124,12 +128,13 @@ class Run:
             self._bench.note("start", t0_ns)
             self._note_counters("start")
             background = self._background(t0_ns)
-            faults = self._faults(t0_ns, containers)
-            background += faults
+            ending = self._faults(t0_ns, containers)
+            ending += [asyncio.create_task(job) for job in programs.jobs(t0_ns)]
+            background += ending
             if client is not None:
                 client.tell(f"start {t0_ns}")
             asyncio.get_running_loop().call_later(START_DELAY_NS / 1e9 + BEGUN_S, progress, t0_ns)
-            await self._until_over(t0_ns, client, containers, background, faults)
+            await self._until_over(t0_ns, client, containers, background, ending)
             end_ns = time.monotonic_ns()
             await cancelled(background)
             await self._quiet()
@@ -146,6 +151,7 @@ class Run:
             stage("stopping")
             await cancelled(background)
             self._captures.kill()
+            await programs.close()
             if containers is not None:
                 await containers.close()
 
@@ -310,9 +316,9 @@ class Run:
         client: Container | None,
         containers: Containers | None,
         background: list[asyncio.Task[None]],
-        faults: list[asyncio.Task[None]],
+        ending: list[asyncio.Task[None]],
     ) -> None:
-        """Wait for the duration, for what was begun to be undone, and for the client's last request.
+        """Wait for the duration, for what ends by itself, and for the client's last request.
 
         An agent's or a task's death ends it.
         """
@@ -321,8 +327,8 @@ class Run:
         waits: list[Awaitable[Any]] = [until(end_ns)]
         if client is not None:
             waits.append(client.done.wait())
-        if faults:
-            waits.append(asyncio.wait(faults))
+        if ending:
+            waits.append(asyncio.wait(ending))
         over = asyncio.ensure_future(asyncio.gather(*waits))
         watched: set[asyncio.Future[Any]] = {over}
         if containers is not None:
@@ -336,22 +342,6 @@ class Run:
                 background = [one for one in background if one is not task]
                 watched.discard(task)
         await asyncio.sleep(SETTLE_S)
-
-
-async def cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel them and wait until each has put away what it holds."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _congestion_controls(plan: Plan) -> set[str]:
-    """Those of all TCP connections of the plan."""
-    bursts = {burst.congestion_control for burst in plan.bursts}
-    tenants = {tenant.congestion_control for tenant in plan.tenants}
-    transport = plan.transport
-    inside = {transport.lan_congestion_control, transport.control_congestion_control}
-    return bursts | tenants | {transport.congestion_control} | (inside if plan.agents else set())
 
 
 def stage(name: str) -> None:

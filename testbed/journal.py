@@ -11,6 +11,8 @@ bench.jsonl       start(t_ns = t0) · event(name, detail)
                   captured(device, packets, dropped_packets): it has ended, and what it said of itself
                   fault(fault, target, active, detail): something was done to an agent or a host, or is over,
                   noted after it was read back
+                  program(name, state, detail): one of the scenario's was started, is ready, has ended, was
+                  stopped, or failed
                   trust(what): a reason not to trust this run
                   end(reason): the last line of a run that ended by itself
 audit.jsonl       calibration(direction, rate_bps, span_ns, grain_bytes, rtt_ns): the link filled by TCP,

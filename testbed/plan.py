@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from agents.compute_profile import ComputeProfile
-from agents.config import Cache, Failures, Flaw, Log, Timeouts, Transport
+from agents.config import Cache, Failures, Flaw, Log, Service, Timeouts, Transport
+from testbed.program import Program
 
 Direction = Literal["a_to_b", "b_to_a"]
 DIRECTIONS: tuple[Direction, ...] = ("a_to_b", "b_to_a")
@@ -275,6 +276,8 @@ class Policy(Frozen, frozen=True, kw_only=True):
     log: Log | None = None
     """What `recorded` does, and the digest of the file that it came from."""
     log_sha256: str = ""
+    service: Service | None = None
+    """Where the policy `http` asks; its program is `testbed.program.SCHEDULER`."""
 
 
 class Expectation(Frozen, frozen=True, kw_only=True):
@@ -356,6 +359,7 @@ class Plan(Frozen, frozen=True, kw_only=True):
     microbursts: tuple[Microbursts, ...] = ()
     captures: tuple[Capture, ...] = ()
     faults: tuple[Fault, ...] = ()
+    programs: tuple[Program, ...] = ()
     events: tuple[Event, ...]
     requests: tuple[Request, ...]
     traces: tuple[str, ...] = ()

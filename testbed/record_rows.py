@@ -226,6 +226,8 @@ def events(journal: SortedJournal, problems: list[str]) -> list[Row]:
         add(capture, "capture", capture.device, _fields(capture))
     for captured in journal.of(lines.Captured):
         add(captured, "captured", captured.device, _fields(captured))
+    for program in journal.of(lines.Program):
+        add(program, f"program_{program.state}", program.name, program.detail)
     return rows
 
 

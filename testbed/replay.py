@@ -8,6 +8,7 @@ to, so that this says how the two differ, not how a run with the other one would
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -23,13 +24,14 @@ from agents import config as agents_config
 from agents.dispatch import policy_config
 from agents.policies import POLICIES, own
 from agents.policies.failure import PolicyFailure
-from agents.policies.find import RECORDED, find
+from agents.policies.find import HTTP, RECORDED, find
 from agents.policies.guard import Guarded
 from agents.policies.view import Config, Decision, Request, State, View
 from agents.profiles import COMPRESSIONS, MODELS, PROFILES
 from testbed.command import run_command
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
+from testbed.program import SCHEDULER
 from testbed.report.__main__ import read_plan
 from testbed.resolve.own_policy import load_own
 from testbed.rundir import RunDir
@@ -106,14 +108,15 @@ def _answers(
     _refuse_unknown(plan, name)
     policy = _policy(plan, name)
     encoded = agent_config(plan, router, lambda host: host)
-    config = policy_config(msgspec.json.decode(encoded, type=agents_config.Config))
+    settings = msgspec.json.decode(encoded, type=agents_config.Config)
+    config = policy_config(settings)
     if name != plan.policy.name:
         config = dataclasses.replace(config, params={})
     try:
         state = policy.start(config)
     except (ValueError, PolicyFailure) as error:
         where = "plan.json" if name == plan.policy.name else "--policy"
-        raise ScenarioError(Problem(where, str(error))) from None
+        raise ScenarioError(Problem(where, str(error), next_step=_start(plan))) from None
     for row in rows:
         seen = _seen(row, config)
         asked = "interval" if seen.request is None else f"request {seen.request.id}"
@@ -133,7 +136,8 @@ def _policy(plan: Plan, name: str) -> Guarded:
     """The run's own from its plan, as it was then; another one as it is now."""
     try:
         if name == plan.policy.name:
-            return find(name, {path: file.text for path, file in plan.policy.files.items()})
+            files = {path: file.text for path, file in plan.policy.files.items()}
+            return find(name, files, plan.policy.service)
     except PolicyFailure as failure:
         raise ScenarioError(Problem("plan.json", f"{name}: {failure}")) from None
     return load_own("--policy", name).policy if own.is_own(name) else find(name, {})
@@ -142,8 +146,9 @@ def _policy(plan: Plan, name: str) -> Guarded:
 def _refuse_unknown(plan: Plan, policy: str) -> None:
     """A run may be older than the names that this version has; ScenarioError with all that are missing."""
     profiles = dict.fromkeys(agent.profile for agent in plan.agents if agent.profile)
+    known = (*POLICIES, RECORDED, *([] if plan.policy.service is None else [HTTP]))
     named: list[tuple[str, str, Collection[str]]] = [
-        *([] if own.is_own(policy) else [("policy", policy, (*POLICIES, RECORDED))]),
+        *([] if own.is_own(policy) else [("policy", policy, known)]),
         ("model", plan.model, MODELS),
         *(("profile", profile, {**PROFILES, **plan.profiles}) for profile in profiles),
     ]
@@ -238,6 +243,12 @@ def replay_command(
     replayed = replay(plan, record.load(run)["decisions"], policy)
     _show(replayed, plan.policy.name, policy or plan.policy.name)
     raise typer.Exit(bool(replayed.differences))
+
+
+def _start(plan: Plan) -> str:
+    """How to bring up the service of a plan, for whoever asks it outside of a run."""
+    commands = [shlex.join(one.command) for one in plan.programs if one.name == SCHEDULER]
+    return f"start the service first, beside the scenario: {commands[0]}" if commands else ""
 
 
 def _show(replayed: Replayed, recorded: str, asked: str) -> None:

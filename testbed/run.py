@@ -29,6 +29,7 @@ from testbed.plan import Plan
 from testbed.progress import Progress
 from testbed.resolve import load_and_resolve
 from testbed.resolve.lint import lint
+from testbed.resolve.programs import require
 from testbed.rundir import RunDir
 from testbed.scenario.load import Loaded
 
@@ -68,6 +69,7 @@ def run(
     for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
         print(f"warning: {warning}", file=sys.stderr)
     tcpdump.require(plan.captures)
+    require(plan.programs)
     if verify_determinism and time_of == "real":
         raise ScenarioError(
             Problem(

@@ -9,6 +9,7 @@ runs/<scenario>-<seed>[-n]/
   outcome.json    what `inside` says of itself: finished or not, and why
   journal/        one JSON-lines file per writer, appended from the first event on
   record/         Parquet tables made from the journal
+  programs/       what each program of the scenario wrote: <name>.out, <name>.err
   pcap/           what the scenario captures: <device>.pcap, and their summary.json and summary.txt
   verdict.json  junit.xml  report.html
   console.log     what the guest printed
@@ -58,6 +59,10 @@ class RunDir:
     @property
     def record(self) -> Path:
         return self.path / "record"
+
+    @property
+    def programs(self) -> Path:
+        return self.path / "programs"
 
     @property
     def pcap(self) -> Path:

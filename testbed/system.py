@@ -72,6 +72,7 @@ def agent_config(
                 conversion_ns=plan.policy.conversion_ns,
                 files={path: file.text for path, file in plan.policy.files.items()},
                 log=plan.policy.log,
+                service=plan.policy.service,
             ),
             cache=plan.cache,
             compute=config.Compute(plan.seed, prefixes, max(one.input_tokens for one in plan.requests))
@@ -87,3 +88,12 @@ def agent_config(
             deadline_ns=plan.duration_ns + plan.drain_ns,
         )
     )
+
+
+def congestion_controls(plan: Plan) -> set[str]:
+    """Those of all TCP connections of the plan."""
+    bursts = {burst.congestion_control for burst in plan.bursts}
+    tenants = {tenant.congestion_control for tenant in plan.tenants}
+    transport = plan.transport
+    inside = {transport.lan_congestion_control, transport.control_congestion_control}
+    return bursts | tenants | {transport.congestion_control} | (inside if plan.agents else set())

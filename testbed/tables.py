@@ -237,7 +237,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     },
     "events": {
         "t_s": pl.Float64,
-        "kind": pl.String,  # start | end | event | trust | link_set | calibration | train | ...
+        "kind": pl.String,  # start | end | event | trust | link_set | program_failed | ...
         "name": pl.String,
         "detail": pl.String,
     },

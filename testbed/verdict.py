@@ -25,6 +25,7 @@ CHECKS = {
     "ledger": "the ledger does not balance",
     "answers": "answers are wrong",
     "policy": "the policy failed",
+    "programs": "a program failed",
 }
 """Kinds of results that no scenario has to ask for, and what it means when they fail."""
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}

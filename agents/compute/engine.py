@@ -107,16 +107,15 @@ class Kernels:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def warm_up(self, tokens: int) -> None:
-        """Compute a prompt of so many tokens and two steps behind it, for nothing.
+        """Compute a prompt of so many tokens and a step behind it, twice, for nothing.
 
         What is computed first gets its memory from the kernel, page by page: a quarter more time.
         """
-        cache = Cache(self.model.shape, self.model.device)
-        for _ in self.model.prefill([START_TOKEN] * tokens, cache):
-            pass
-        answer = Answer(cache)
         for _ in range(2):
-            self.step([answer])
+            cache = Cache(self.model.shape, self.model.device)
+            for _ in self.model.prefill([START_TOKEN] * tokens, cache):
+                pass
+            self.step([Answer(cache)])
 
     def prompt(self, tokens: Sequence[int], kv_tokens: int, reuse: Reuse = NO_REUSE) -> Prompt:
         """A prompt to compute, see `Prompt`."""

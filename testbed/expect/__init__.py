@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from testbed import answers, broken_policy, ledger
+from testbed import answers, broken_policy, endings, ledger
 from testbed.expect import events, shares, windows
 from testbed.expect.reasons import trust
 from testbed.expect.results import event_time, unknown
@@ -57,7 +57,12 @@ def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
     `trust` holds the reasons not to trust the run, if any.
     """
     results = [judge_one(expectation, tables) for expectation in plan.expectations]
-    checks = (broken_policy.judge(tables), ledger.judge(plan, tables), answers.judge(plan, tables))
+    checks = (
+        broken_policy.judge(tables),
+        ledger.judge(plan, tables),
+        answers.judge(plan, tables),
+        endings.judge(plan, tables),
+    )
     return conclude((*results, *(check for check in checks if check)), tuple(trust))
 
 

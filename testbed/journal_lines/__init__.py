@@ -47,6 +47,7 @@ from testbed.journal_lines.bench import (
     LinkSample,
     LinkSet,
     Microburst,
+    Program,
     Settings,
     Start,
     TcpSample,
@@ -60,13 +61,13 @@ __all__ = [
     "Bulk", "Burst", "Calibration", "Capture", "Captured", "Connection", "Control", "Conversion", "Counters",
     "Decision", "Decode", "End", "Event", "Fault", "Fetch", "Health", "Held", "JournalContent", "Kv",
     "KvDropped", "Line", "LinkSample", "LinkSet", "Microburst", "Noted", "OfAttempt", "PolicyFailed",
-    "Prefill", "Produced", "Reference", "Request", "Retry", "Role", "Settings", "Start", "TcpSample",
-    "Tenant", "Train", "Transfer", "TransferBegin", "Trust", "read",
+    "Prefill", "Produced", "Program", "Reference", "Request", "Retry", "Role", "Settings", "Start",
+    "TcpSample", "Tenant", "Train", "Transfer", "TransferBegin", "Trust", "read",
 ]  # fmt: skip
 
 AnyLine = (
     Start | Event | LinkSet | Calibration | Train | Settings | Counters | Trust | Capture | Captured | End
-    | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst | Fault
+    | LinkSample | TcpSample | Burst | Bulk | Tenant | Microburst | Fault | Program
     | Request | Decision | Retry | Health | Control | PolicyFailed | Fetch | Role | Conversion
     | Prefill | TransferBegin | Produced | Transfer | Kv | KvDropped | Held | Connection | Decode | Reference
 )  # fmt: skip

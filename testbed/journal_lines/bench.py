@@ -102,6 +102,14 @@ class Captured(Line, frozen=True, kw_only=True, tag="captured"):
     dropped_packets: int
 
 
+class Program(Line, frozen=True, kw_only=True, tag="program"):
+    """What became of a program of the scenario; `detail` says why it failed, and how it ended."""
+
+    name: str
+    state: Literal["started", "ready", "ended", "stopped", "failed"]
+    detail: str
+
+
 class End(Line, frozen=True, kw_only=True, tag="end"):
     """The run ended by itself."""
 

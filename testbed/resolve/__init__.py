@@ -23,6 +23,7 @@ from testbed.resolve.faults import resolve_faults
 from testbed.resolve.findings import Findings
 from testbed.resolve.link import resolve_link
 from testbed.resolve.profiles import check_contexts, check_extrapolation, resolve_profiles
+from testbed.resolve.programs import SOCKETS, resolve_programs
 from testbed.resolve.system import (
     MIB,
     check_sections,
@@ -90,6 +91,8 @@ def resolve(
     prefix_bytes = cluster_room_bytes(scenario.compute, cache, scenario.model or "", asked)
     agents = resolve_agents(scenario, hosts, 4 * link.need_bytes + prefix_bytes, findings)
     tenants = sorted({request.tenant for request in asked})
+    window_bytes = _window_bytes(scenario, scale, link.need_bytes)
+    programs = resolve_programs(scenario, base_dir, hosts, agents, findings, window_bytes=window_bytes)
     plan = Plan(
         version=PLAN_VERSION,
         name=scenario.name,
@@ -99,10 +102,7 @@ def resolve(
         duration_ns=scenario.duration,
         drain_ns=scenario.drain,
         topology=scenario.topology.name,
-        topology_params={
-            "prefill_hosts": scenario.topology.prefill_hosts,
-            "pd_hosts": scenario.topology.pd_hosts,
-        },
+        topology_params=scenario.topology.model_dump(exclude={"name"}),
         mtu_bytes=scenario.link.mtu,
         model=scenario.model or "",
         compute=scenario.compute,
@@ -115,6 +115,7 @@ def resolve(
         microbursts=resolve_microbursts(scenario, scale, hosts, findings),
         captures=resolve_captures(scenario, hosts, findings),
         faults=resolve_faults(scenario, agents, findings),
+        programs=programs,
         events=resolve_events(scenario, seed, findings),
         requests=asked,
         traces=requests.notes if requests else (),
@@ -129,19 +130,21 @@ def resolve(
         policy=resolve_policy(scenario, scale, requests, hardware, findings, directory=base_dir),
         expectations=resolve_expectations(scenario, scale, seed, tenants, findings),
         sample_ns=scenario.sample,
-        window_bytes=_window_bytes(scenario, scale, link.need_bytes),
-        memory_bytes=_memory_bytes(scenario, link.need_bytes) + -(-2 * prefix_bytes // MIB) * MIB,
+        window_bytes=window_bytes,
+        memory_bytes=_memory_bytes(scenario, link.need_bytes, prefix_bytes, window_bytes),
         stream_interval_tokens=scenario.stream_interval,
     )
     findings.raise_if_any()
     return plan
 
 
-def _memory_bytes(scenario: Scenario, need_bytes: int) -> int:
-    """Of the guest: itself, socket buffers, and what agents with real kernels have."""
+def _memory_bytes(scenario: Scenario, need_bytes: int, prefix_bytes: int, window_bytes: int) -> int:
+    """Of the guest: itself, socket buffers, cached prefixes, what real kernels and programs' sockets hold."""
     clusters = scenario.clusters
     computing = clusters.prfaas.instances + clusters.pd.prefill + clusters.pd.decode + 1 if clusters else 0
-    return BASE_MEMORY_BYTES + -(-4 * need_bytes // MIB) * MIB + computing * kernel_memory_bytes(scenario)
+    more = (4 * need_bytes, 2 * prefix_bytes, len(scenario.programs) * SOCKETS * window_bytes)
+    rounded = sum(-(-size_bytes // MIB) * MIB for size_bytes in more)
+    return BASE_MEMORY_BYTES + rounded + computing * kernel_memory_bytes(scenario)
 
 
 def _window_bytes(scenario: Scenario, scale: float, need_bytes: int) -> int:

@@ -181,10 +181,11 @@ def _check_end(scenario: Scenario, t_ns: int, path: KeyPath, findings: Findings)
 def _check_measured(scenario: Scenario, metric: str, path: KeyPath, findings: Findings) -> None:
     """A metric that this workload cannot give a value for would fail for no reason."""
     bulk = isinstance(scenario.workload, BulkWorkload)
+    transfers = isinstance(scenario.workload, BulkWorkload) and bool(scenario.workload.transfers)
     about_bulk = metric.startswith("bulk.")
     about_requests = METRICS[metric].table not in ("transfers", "links")
-    if (bulk and about_requests) or (not bulk and about_bulk):
-        what = "sends no requests" if bulk else "has no bulk transfers"
+    if (bulk and about_requests) or (not transfers and about_bulk):
+        what = "has no bulk transfers" if about_bulk else "sends no requests"
         findings.add(path, f"{metric} has no value: the workload {what}", "another metric or workload")
     if metric == "transfers.checksum_errors" and bulk:
         found = f"{metric} has no value: the bytes of bulk transfers are not checked"

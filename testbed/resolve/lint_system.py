@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from agents.policies import own
-from agents.policies.find import RECORDED
+from agents.policies.find import HTTP, RECORDED
 from agents.profiles import PROFILES, h200_for
 from testbed.plan import DIRECTIONS, LinkState
 from testbed.resolve.view import View, Warned
@@ -22,7 +22,7 @@ CONVERTING: Final = ("prfaas",)
 
 def _is_foreign(policy: str) -> bool:
     """Whether nobody here knows what it does."""
-    return own.is_own(policy) or policy == RECORDED
+    return own.is_own(policy) or policy in {RECORDED, HTTP}
 
 
 def _compression(view: View) -> Warned:

@@ -17,7 +17,7 @@ import msgspec
 from agents.config import Log, RecordedRoute, RecordedState
 from agents.policies import POLICIES, own
 from agents.policies.failure import PolicyFailure
-from agents.policies.find import RECORDED, find
+from agents.policies.find import HTTP, RECORDED, find
 from agents.policies.guard import Guarded
 from testbed import plan
 from testbed.errors import Problem, ScenarioError
@@ -25,7 +25,7 @@ from testbed.resolve.findings import Findings
 from testbed.scenario.model import Policy
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-NAMES: Final = (*POLICIES, RECORDED)
+NAMES: Final = (*POLICIES, RECORDED, HTTP)
 SHOWN: Final = 5
 COLUMNS: Final = ("kind", "step", "id", *RecordedRoute.__struct_fields__, *RecordedState.__struct_fields__)
 
@@ -42,7 +42,9 @@ class Given:
 
 
 def find_policy(spec: Policy, directory: Path, findings: Findings) -> Given | None:
-    """The policy that the scenario in `directory` names; None, and problems, when there is none."""
+    """The policy that the scenario in `directory` names; None, and problems, when there is none. None without
+    problems: nobody can be asked before the run.
+    """
     if spec.log is not None and spec.name != RECORDED:
         findings.add(("policy", "log"), f"has no effect on {spec.name}", f"only with name: {RECORDED}")
     if own.is_own(spec.name):
@@ -53,7 +55,7 @@ def find_policy(spec: Policy, directory: Path, findings: Findings) -> Given | No
             return None
     if spec.name == RECORDED:
         return _recorded(spec, directory, findings)
-    if findings.name_unknown(("policy", "name"), "policy", spec.name, NAMES):
+    if findings.name_unknown(("policy", "name"), "policy", spec.name, NAMES) or spec.name == HTTP:
         return None
     return Given(find(spec.name, {}))
 

@@ -19,6 +19,7 @@ from testbed.resolve.compute import kernel_memory_bytes, payload
 from testbed.resolve.findings import Findings
 from testbed.resolve.own_policy import Given, check_log, find_policy
 from testbed.resolve.profiles import Hardware
+from testbed.resolve.programs import resolve_service
 from testbed.scenario.model import Clusters, Scenario
 from testbed.scenario.profile import profile_key
 from testbed.scenario.workload import BulkWorkload
@@ -140,6 +141,7 @@ def resolve_policy(
         directory=given.directory if given else "",
         log=given.log if given else None,
         log_sha256=given.log_sha256 if given else "",
+        service=resolve_service(scenario, findings),
     )
 
 

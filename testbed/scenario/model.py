@@ -15,6 +15,7 @@ from testbed.scenario.expectations import Expectation
 from testbed.scenario.faults import DrawnFaults
 from testbed.scenario.link import Link
 from testbed.scenario.profile import Profile
+from testbed.scenario.programs import Program, Service
 from testbed.scenario.quantities import (
     Count,
     CountOrZero,
@@ -85,6 +86,8 @@ class Policy(Section):
     interval: Annotated[PositiveDuration, Ge(10_000_000), Le(60_000_000_000)] = parse_duration_ns("250ms")
     params: dict[str, Number] = Field(default_factory=dict)
     log: Annotated[str, MinLen(1)] | None = None
+    service: Service | None = None
+    """Of the policy `http`: who is asked."""
 
 
 class Scenario(Section):
@@ -117,5 +120,6 @@ class Scenario(Section):
     timeline: tuple[TimelineEntry, ...] = ()
     faults: DrawnFaults | None = None
     """Drawn in addition to those of the timeline."""
+    programs: tuple[Program, ...] = ()
     capture: tuple[Capture, ...] = ()
     expect: tuple[Expectation, ...] = ()

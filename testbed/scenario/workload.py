@@ -160,10 +160,18 @@ class BulkSpec(Section):
 
 
 class BulkWorkload(Section):
-    """No requests: transfers that measure the link itself."""
+    """No requests: transfers that measure the link itself; or, of kind `none`, nothing at all."""
 
-    kind: Literal["bulk"]
-    transfers: Annotated[tuple[BulkSpec, ...], MinLen(1)]
+    kind: Literal["bulk", "none"]
+    transfers: tuple[BulkSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _transfers_of_their_kind(self) -> BulkWorkload:
+        if self.kind == "bulk" and not self.transfers:
+            raise refusal("bulk without transfers", "one or more transfers, or kind: none")
+        if self.kind == "none" and self.transfers:
+            raise refusal("none with transfers", "kind: bulk, or no transfers")
+        return self
 
 
 Workload: TypeAlias = Annotated[

@@ -20,6 +20,7 @@ ENTRY_POINTS = {
     "agents.instance",
     "agents.reference",
     "agents.measure",  # testbed.record starts it
+    "agents.policies.http_openapi",  # writes docs/scheduler-openapi.json
     "agents.router",
 }
 PLUGINS = {"testbed.pytest_plugin"}  # pytest loads these
