@@ -84,11 +84,10 @@ def replay(plan: Plan, decisions: pl.DataFrame, policy: str | None = None) -> Re
             "record/decisions.parquet", "does not say what the policy saw", "a run with requests"
         )
         raise ScenarioError(problem)
-    other = policy is not None and policy != plan.policy.name
     different = tuple(
         Difference(row["t_s"], about, recorded, answered)
-        for row, about, recorded, answered in _answers(plan, asked, policy or plan.policy.name)
-        if (_elsewhere(row, recorded, answered) if other else recorded != answered)
+        for row, about, recorded, answered in _answers(plan, asked, policy)
+        if (recorded != answered if policy is None else _elsewhere(row, recorded, answered))
     )
     routes = sum(row["id"] is not None for row in asked)
     return Replayed(routes, len(asked) - routes, different)
@@ -101,21 +100,21 @@ def _elsewhere(row: dict[str, Any], recorded: str, answered: str) -> bool:
 
 
 def _answers(
-    plan: Plan, rows: list[dict[str, Any]], name: str
+    plan: Plan, rows: list[dict[str, Any]], other: str | None
 ) -> Iterator[tuple[dict[str, Any], str, str, str]]:
     """Each row with what was asked, and the recorded and the new answer as texts."""
     router = next(agent for agent in plan.agents if agent.role == "router")
-    _refuse_unknown(plan, name)
-    policy = _policy(plan, name)
+    _refuse_unknown(plan, other or plan.policy.name)
+    policy = _recorded_policy(plan) if other is None else _other_policy(other, plan)
     encoded = agent_config(plan, router, lambda host: host)
     settings = msgspec.json.decode(encoded, type=agents_config.Config)
     config = policy_config(settings)
-    if name != plan.policy.name:
+    if other not in {None, plan.policy.name}:
         config = dataclasses.replace(config, params={})
     try:
         state = policy.start(config)
     except (ValueError, PolicyFailure) as error:
-        where = "plan.json" if name == plan.policy.name else "--policy"
+        where = "plan.json" if other is None else "--policy"
         raise ScenarioError(Problem(where, str(error), next_step=_start(plan))) from None
     for row in rows:
         seen = _seen(row, config)
@@ -132,15 +131,18 @@ def _answers(
         yield row, asked, _recorded(row), answer
 
 
-def _policy(plan: Plan, name: str) -> Guarded:
-    """The run's own from its plan, as it was then; another one as it is now."""
+def _recorded_policy(plan: Plan) -> Guarded:
+    """The run's own, from its plan, as it was then."""
+    name, files = plan.policy.name, {path: file.text for path, file in plan.policy.files.items()}
     try:
-        if name == plan.policy.name:
-            files = {path: file.text for path, file in plan.policy.files.items()}
-            return find(name, files, plan.policy.service)
+        return find(name, files, plan.policy.service)
     except PolicyFailure as failure:
         raise ScenarioError(Problem("plan.json", f"{name}: {failure}")) from None
-    return load_own("--policy", name).policy if own.is_own(name) else find(name, {})
+
+
+def _other_policy(name: str, plan: Plan) -> Guarded:
+    """One that is asked for by name, as it is now, though the run's own may have had that name."""
+    return load_own("--policy", name).policy if own.is_own(name) else find(name, {}, plan.policy.service)
 
 
 def _refuse_unknown(plan: Plan, policy: str) -> None:

@@ -18,8 +18,8 @@ WORLD: Final = (
     "requests", "bulk",
 )  # fmt: skip
 """Fields of a plan that say what the system was put in, and what was asked of it."""
-UNSAID: Final = frozenset({"question", "seed", "line", "version", "traces"})
-"""Words, where they stand, where requests were read, and the seed, which pairs the runs."""
+UNSAID: Final = frozenset({"question", "seed", "line", "version", "traces", "text"})
+"""Words and texts, where they stand, where requests were read, and the seed, which pairs the runs."""
 SHOWN_OF_EACH: Final = 3
 NAME_LENGTH: Final = 40
 """Longer texts are cut and quoted."""

@@ -28,6 +28,9 @@ from testbed.plan import Expectation
 from testbed.readable import number, quantity
 from testbed.verdict import Result
 
+STILL = 0.25
+"""Of a step: who moves by more at the window's end has not come to rest."""
+
 
 def reaction(expectation: Expectation, tables: Tables, event_s: float) -> Result:
     """Whether the signal crosses its level in time."""
@@ -130,6 +133,10 @@ def overshoot(expectation: Expectation, tables: Tables, event_s: float) -> Resul
         stayed = f"{expectation.metric} ended at {quantity(end, metric.unit)}, where it was before the event"
         return unknown(expectation, f"{stayed}: there is no step to go beyond")
     beyond = shapes.overshoot(after.values, start, end)
+    moves = shapes.restlessness(after)
+    if expectation.target is None and moves > STILL * abs(end - start):
+        moved = f"{expectation.metric} did not come to rest: it still moved by {quantity(moves, metric.unit)}"
+        return unknown(expectation, f"{moved} at the window's end; give a target, or another `to`")
     step = f"from {quantity(start, metric.unit)} to {quantity(end, metric.unit)}"
     what = f"{expectation.metric} went {percent(beyond)} beyond its step {step}"
     return limited(expectation, beyond, f"{what} (allowed {limits(expectation, metric)})")

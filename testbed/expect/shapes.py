@@ -55,9 +55,18 @@ def settled_from(signal: Series, low: float, high: float) -> float | None:
 
 def rest(signal: Series) -> float:
     """Where a signal comes to rest: the median of the last tenth of its time. Needs a sample."""
+    return median(_last(signal))
+
+
+def restlessness(signal: Series) -> float:
+    """By how much it still moves there, from the least to the most."""
+    return max(_last(signal)) - min(_last(signal))
+
+
+def _last(signal: Series) -> Sequence[float]:
     last_s = signal.times_s[-1]
     since_s = last_s - REST_SHARE * (last_s - signal.times_s[0])
-    return median(signal.within(since_s, math.inf).values)
+    return signal.within(since_s, math.inf).values
 
 
 def overshoot(values: Sequence[float], start: float, end: float) -> float:
