@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import Final
@@ -23,7 +24,8 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
     """Run `app` on these arguments (those of the program when None); returns the exit code.
 
     Wrong arguments end with 3, not with typer's 2, which means UNKNOWN here. Ctrl-C, a signal to end, a full
-    disk and a closed pipe end with 2: whatever was asked, it was not answered.
+    disk and a closed pipe end with 2: whatever was asked, it was not answered. So does a fault of ours, with
+    its traceback; Python's own 1 would say FAIL.
     """
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _interrupt)
@@ -47,6 +49,9 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
         problem = Problem("this machine", str(error) or type(error).__name__)
         print(problem, file=sys.stderr)
         return RunError.exit_code
+    except Exception:  # noqa: BLE001 - see above
+        traceback.print_exc()
+        exit_code = RunError.exit_code
     if exit_code == TYPER_INTERRUPTED:
         print("interrupted", file=sys.stderr)
         return RunError.exit_code

@@ -31,6 +31,7 @@ from testbed.rundir import RunDir
 PIDS_MAX = 256
 OUTPUT_BYTES = 16 << 20
 """Of each of its outputs, as far as it is kept."""
+CUT = b"\n[what came after 16 MiB was not kept]\n"
 READY_S, GRACE_S = 10, 1
 """How long it may take to become ready, and to end once it was asked to."""
 LAST_WORDS_BYTES = 2000
@@ -221,8 +222,12 @@ class Programs:
         room, wanted = OUTPUT_BYTES, one.program.ready.encode()
         with (self._run.programs / f"{one.program.name}.{name}").open("wb", buffering=0) as file:
             while chunk := await stream.read(_CHUNK):
-                file.write(chunk[:room])
-                room -= min(len(chunk), room)
+                if 0 <= room < len(chunk):
+                    file.write(chunk[:room] + CUT)
+                    room = -1
+                elif room >= 0:
+                    file.write(chunk)
+                    room -= len(chunk)
                 tail = one.last.get(name, b"") + chunk
                 if wanted and wanted in tail:
                     one.ready.set()

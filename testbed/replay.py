@@ -142,7 +142,7 @@ def _recorded_policy(plan: Plan) -> Guarded:
 
 def _other_policy(name: str, plan: Plan) -> Guarded:
     """One that is asked for by name, as it is now, though the run's own may have had that name."""
-    return load_own("--policy", name).policy if own.is_own(name) else find(name, {}, plan.policy.service)
+    return load_own("--policy", name).made() if own.is_own(name) else find(name, {}, plan.policy.service)
 
 
 def _refuse_unknown(plan: Plan, policy: str) -> None:

@@ -164,7 +164,7 @@ def shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    text = str(value)
+    text = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(value))
     if len(text) > MAX_SHOWN:
         text = f"{text[: MAX_SHOWN - 3]}..."
     return text if isinstance(value, int | float) else f'"{text}"'

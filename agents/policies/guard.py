@@ -43,7 +43,7 @@ class Guarded:
         """
         try:
             state = self._call(self._policy.start, config)
-        except (KeyboardInterrupt, PolicyFailure, ValueError):
+        except (PolicyFailure, ValueError):
             raise
         except BaseException as error:
             raise PolicyFailure(broken("start()", error, is_own_frame)) from error
@@ -53,7 +53,7 @@ class Guarded:
         """Place one request; PolicyFailure."""
         try:
             decision = self._call(self._policy.route, config, state, view, request)
-        except (KeyboardInterrupt, PolicyFailure):
+        except PolicyFailure:
             raise
         except BaseException as error:
             raise PolicyFailure(broken("route()", error, is_own_frame)) from error
@@ -63,7 +63,7 @@ class Guarded:
         """The next state; PolicyFailure."""
         try:
             after = self._call(self._policy.update, config, state, view)
-        except (KeyboardInterrupt, PolicyFailure):
+        except PolicyFailure:
             raise
         except BaseException as error:
             raise PolicyFailure(broken("update()", error, is_own_frame)) from error

@@ -47,7 +47,7 @@ def load(name: str, read: Read) -> Policy:
     try:
         found = _get(module_name, attribute)
         policy = limited(found) if isinstance(found, type) else found
-    except (KeyboardInterrupt, PolicyFailure):
+    except PolicyFailure:
         raise
     except BaseException as error:
         raise PolicyFailure(broken("import", error, is_own_frame)) from error

@@ -48,7 +48,7 @@ def judge(plan: Plan, direction: Direction, tables: Mapping[str, pl.DataFrame]) 
         "all packets accounted for",
         "; ".join(wrong) if wrong else
         f"{rate['packets']} sent, {rate['drops']} dropped by the queue, {rate['marked']} marked, "
-        f"{lost} lost, {delay['packets']} delivered",
+        f"{lost} lost, {delay['packets']} delivered{_before(_queued(start))}",
         "none unaccounted for",
         ok=not wrong,
     )  # fmt: skip
@@ -97,6 +97,10 @@ def _same_wire(where: str, sent: Delta, received: Delta, spoilt: int = 0) -> lis
             f"{sent['drops'] + received['drops']} dropped by the devices"
         )
     ]
+
+
+def _before(queued: int) -> str:
+    return f" ({queued} of them under way at the start)" if queued else ""
 
 
 def _queued(rows: pl.DataFrame) -> int:

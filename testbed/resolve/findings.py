@@ -21,6 +21,10 @@ class Findings:
         problem = Problem(self.source.where(path), found, allowed, next_step)
         self._problems.append((self.source.line(path), problem))
 
+    def add_all(self, others: Findings) -> None:
+        """Note the problems that somebody else has found in the same file."""
+        self._problems.extend(others._problems)
+
     def add_error(self, path: KeyPath, error: ScenarioError) -> None:
         """Note the problems of another file that the value at `path` led to."""
         self._problems.extend((self.source.line(path), problem) for problem in error.problems)

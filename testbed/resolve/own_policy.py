@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,23 +22,41 @@ from agents.policies.guard import Guarded
 from testbed import plan
 from testbed.errors import Problem, ScenarioError
 from testbed.resolve.findings import Findings
+from testbed.resolve.in_child import in_child
 from testbed.scenario.model import Policy
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 NAMES: Final = (*POLICIES, RECORDED, HTTP)
 SHOWN: Final = 5
-COLUMNS: Final = ("kind", "step", "id", *RecordedRoute.__struct_fields__, *RecordedState.__struct_fields__)
+LENGTH: Final = ("uncached_tokens", "cached_pd_tokens")
+"""Columns that add up to the tokens of a prompt."""
+COLUMNS: Final = (
+    "kind",
+    "step",
+    "id",
+    *LENGTH,
+    *RecordedRoute.__struct_fields__,
+    *RecordedState.__struct_fields__,
+)
 
 
 @dataclass(frozen=True)
 class Given:
     """A policy to be asked, and what the plan has to say so that it can be asked elsewhere."""
 
-    policy: Guarded
+    name: str
+    policy: Guarded | None = None
+    """None: the user's own, which is made where it cannot do harm."""
     files: dict[str, plan.SourceFile] = field(default_factory=dict)
     directory: str = ""
     log: Log | None = None
     log_sha256: str = ""
+    log_tokens: dict[str, int] = field(default_factory=dict)
+    """Of the prompts that the log places, by the ids of requests."""
+
+    def made(self) -> Guarded:
+        """The policy itself; PolicyFailure when it is the user's own and cannot be made."""
+        return self.policy or find(self.name, {path: file.text for path, file in self.files.items()})
 
 
 def find_policy(spec: Policy, directory: Path, findings: Findings) -> Given | None:
@@ -48,16 +66,23 @@ def find_policy(spec: Policy, directory: Path, findings: Findings) -> Given | No
     if spec.log is not None and spec.name != RECORDED:
         findings.add(("policy", "log"), f"has no effect on {spec.name}", f"only with name: {RECORDED}")
     if own.is_own(spec.name):
+        where = findings.source.where(("policy", "name"))
+
+        def load() -> Given:
+            return replace(load_own(where, spec.name, directory), policy=None)
+
         try:
-            return load_own(findings.source.where(("policy", "name")), spec.name, directory)
+            return in_child(load)
         except ScenarioError as error:
             findings.add_error(("policy", "name"), error)
-            return None
+        except PolicyFailure as failure:
+            findings.add(("policy", "name"), f"{spec.name}: {failure}")
+        return None
     if spec.name == RECORDED:
         return _recorded(spec, directory, findings)
     if findings.name_unknown(("policy", "name"), "policy", spec.name, NAMES) or spec.name == HTTP:
         return None
-    return Given(find(spec.name, {}))
+    return Given(spec.name, find(spec.name, {}))
 
 
 def load_own(where: str, name: str, *first: Path) -> Given:
@@ -83,7 +108,7 @@ def load_own(where: str, name: str, *first: Path) -> Given:
     except PolicyFailure as failure:
         next_step = f"it is in {'the current directory' if root == Path() else root}"
         raise ScenarioError(Problem(where, f"{name}: {failure}", next_step=next_step)) from None
-    return Given(Guarded(policy, own=True), sources.files(), str(root.resolve()))
+    return Given(name, Guarded(policy, own=True), sources.files(), str(root.resolve()))
 
 
 def own_root(module: str, *first: Path) -> Path | None:
@@ -151,15 +176,17 @@ def _recorded(spec: Policy, directory: Path, findings: Findings) -> Given | None
         allowed = "a run directory, or its decisions.parquet, relative to the scenario's own directory"
         findings.add(("policy", "log"), f"there is no file {path}", allowed)
         return None
-    log = _read_log(path, findings)
-    if log is None:
+    read = _read_log(path, findings)
+    if read is None:
         return None
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Given(find(RECORDED, {}), log=log, log_sha256=sha256)
+    return Given(RECORDED, find(RECORDED, {}), log=read[0], log_sha256=sha256, log_tokens=read[1])
 
 
-def _read_log(path: Path, findings: Findings) -> Log | None:
-    """What the table of decisions says; of a request that was placed twice the last word."""
+def _read_log(path: Path, findings: Findings) -> tuple[Log, dict[str, int]] | None:
+    """What the table of decisions says, and how long the prompts were; of a request that was placed twice the
+    last word.
+    """
     import polars as pl  # noqa: PLC0415 - half a second, which other policies do not need
     from polars.exceptions import PolarsError  # noqa: PLC0415 - same
 
@@ -175,11 +202,15 @@ def _read_log(path: Path, findings: Findings) -> Log | None:
         return None
     table = table.sort("step", maintain_order=True)
     try:
-        routes = {
-            str(row["id"]): msgspec.convert(_fields(row, RecordedRoute), RecordedRoute)
+        placed = {
+            str(row["id"]): row
             for row in table.filter(pl.col("kind") == "route").iter_rows(named=True)
             if row["route"] is not None
         }
+        routes = {
+            name: msgspec.convert(_fields(row, RecordedRoute), RecordedRoute) for name, row in placed.items()
+        }
+        tokens = {name: sum(msgspec.convert(row[one], int) for one in LENGTH) for name, row in placed.items()}
         states = tuple(
             msgspec.convert(_fields(row, RecordedState), RecordedState)
             for row in table.filter(pl.col("kind") == "control").iter_rows(named=True)
@@ -187,7 +218,7 @@ def _read_log(path: Path, findings: Findings) -> Log | None:
     except (PolarsError, msgspec.ValidationError) as error:
         findings.add(("policy", "log"), f"{path} is damaged: {error}", "the decisions.parquet of a run")
         return None
-    return Log(routes=routes, states=states)
+    return Log(routes=routes, states=states), tokens
 
 
 def _fields(row: dict[str, Any], kind: type[msgspec.Struct]) -> list[Any]:
@@ -195,19 +226,27 @@ def _fields(row: dict[str, Any], kind: type[msgspec.Struct]) -> list[Any]:
 
 
 def check_log(
-    log: Log, requests: tuple[plan.Request, ...], instances: dict[str, int], findings: Findings
+    given: Given, requests: tuple[plan.Request, ...], instances: dict[str, int], findings: Findings
 ) -> None:
-    """The log places every request, where somebody computes."""
-    lacking = [request.id for request in requests if str(request.id) not in log.routes]
-    if lacking:
-        first = ", ".join(map(str, lacking[:SHOWN]))
-        more = ", ..." if len(lacking) > SHOWN else ""
-        found = f"does not place {len(lacking)} of {len(requests)} requests: {first}{more}"
-        allowed = "the log of a run with the same requests: the same workload, seed and duration"
-        findings.add(("policy", "log"), found, allowed)
-    placed = [log.routes[str(request.id)] for request in requests if str(request.id) in log.routes]
+    """The log is of these requests, and places every one where somebody computes."""
+    assert given.log is not None
+    routes = given.log.routes
+    allowed = "the log of a run with the same requests: the same workload, seed and duration"
+    lacking = [request.id for request in requests if str(request.id) not in routes]
+    others = [
+        one.id for one in requests if given.log_tokens.get(str(one.id), one.input_tokens) != one.input_tokens
+    ]
+    for what, ids in (("does not place", lacking), ("has other lengths of", others)):
+        if ids:
+            found = f"{what} {len(ids)} of {len(requests)} requests: {_first(ids)}"
+            findings.add(("policy", "log"), found, allowed)
+    placed = [routes[str(request.id)] for request in requests if str(request.id) in routes]
     for cluster, count in instances.items():
         sent = sum(one.route == cluster for one in placed)
         if sent and not count:
             found = f"sends {sent} requests to {cluster}, where no instance does prefill"
             findings.add(("policy", "log"), found, f"1 or more prefill instances in {cluster}")
+
+
+def _first(ids: list[int]) -> str:
+    return ", ".join(map(str, ids[:SHOWN])) + (", ..." if len(ids) > SHOWN else "")

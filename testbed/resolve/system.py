@@ -17,6 +17,7 @@ from agents.profiles import COMPRESSIONS, MODELS
 from testbed import plan
 from testbed.resolve.compute import kernel_memory_bytes, payload
 from testbed.resolve.findings import Findings
+from testbed.resolve.in_child import in_child
 from testbed.resolve.own_policy import Given, check_log, find_policy
 from testbed.resolve.profiles import Hardware
 from testbed.resolve.programs import resolve_service
@@ -234,19 +235,33 @@ def _check_parameters(
         prior_arrival_per_s=load.arrival_per_s,
         log=given.log,
     )
+    if given.log is not None:
+        check_log(given, load.requests, {"prfaas": system.n_prfaas, "pd": system.n_p}, findings)
+
+    def ask() -> Findings:
+        found = Findings(findings.source)
+        _ask(given, config, hardware.covered()[:2], found)
+        return found
+
     try:
-        state = given.policy.start(config)
+        findings.add_all(ask() if given.policy is not None else in_child(ask))
+    except PolicyFailure as failure:
+        findings.add(("policy", "name"), f"{spec.name}: {failure}")
+
+
+def _ask(given: Given, config: Config, lengths_tokens: tuple[int, ...], findings: Findings) -> None:
+    """Start the policy, and let it play; one that follows a log has been looked at."""
+    try:
+        policy = given.made()
+        state = policy.start(config)
     except ValueError as error:
         findings.add(("policy", "params"), str(error))
         return
     except PolicyFailure as failure:
-        findings.add(("policy", "name"), f"{spec.name}: {failure}")
+        findings.add(("policy", "name"), f"{given.name}: {failure}")
         return
-    if given.log is not None:
-        instances = {"prfaas": system.n_prfaas, "pd": system.n_p}
-        check_log(given.log, load.requests, instances, findings)
-    elif system.n_prfaas or system.n_p:  # else `_check_counts` says so
-        _play(given.policy, config, state, hardware.covered()[:2], findings, name=spec.name)
+    if given.log is None and (config.system.n_prfaas or config.system.n_p):  # else `_check_counts` says so
+        _play(policy, config, state, lengths_tokens, findings, name=given.name)
 
 
 def _play(

@@ -28,6 +28,7 @@ from testbed.metrics import METRICS, Kind, Unit
 from testbed.scenario.quantities import (
     CountOrZero,
     Duration,
+    LineOfText,
     PositiveDuration,
     Section,
     did_you_mean,
@@ -94,7 +95,7 @@ class Expect(Section):
     """What all kinds have. `name` is for verdict and report; the default says what is expected."""
 
     kind: ClassVar[Kind]
-    name: str | None = None
+    name: LineOfText | None = None
     metric: str
 
     @field_validator(

@@ -20,6 +20,7 @@ from testbed.scenario.quantities import (
     Count,
     CountOrZero,
     Duration,
+    LineOfText,
     Number,
     PositiveDuration,
     Section,
@@ -94,7 +95,7 @@ class Scenario(Section):
     """One question, and all it takes to answer it."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,60}$")]
-    question: Annotated[str, MinLen(1)]
+    question: Annotated[LineOfText, MinLen(1)]
     control: Annotated[bool, Strict()] = False
     """Must not PASS, for who runs the file as a test; the verdict itself stays what it is."""
     seed: Annotated[int, Strict(), Ge(0), Le(2**63 - 1)] = 1

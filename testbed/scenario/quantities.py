@@ -141,6 +141,13 @@ def parse_probability(value: object) -> float:
     return ratio
 
 
+def _line_of_text(value: object) -> object:
+    """A text that a terminal, a page and XML can show; other types are pydantic's to refuse."""
+    if isinstance(value, str) and not value.isprintable():
+        raise refusal(f"{units.shown(value)} has a character that cannot be printed", "one line of text")
+    return value
+
+
 def _removed(value: Any) -> Any:
     if value is None:
         raise refusal("nothing stands here", "a value, or none")
@@ -166,6 +173,7 @@ def _parse_step(value: object) -> int:
 TOO_FINE: Final = "is shorter than 1ms, the finest step in which the link changes"
 INSTEAD_OF_FINE: Final = "for what is shorter: jitter, slot, loss in bursts, or microbursts"
 
+LineOfText = Annotated[str, BeforeValidator(_line_of_text)]
 Rate = Annotated[int, parsed(_positive(units.parse_rate_bps))]
 Duration = Annotated[int, parsed(units.parse_duration_ns)]
 PositiveDuration = Annotated[int, parsed(_positive(units.parse_duration_ns))]

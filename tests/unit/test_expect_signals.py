@@ -74,6 +74,16 @@ def test_overshoot(
     assert (result.status, result.measured) == (status, pytest.approx(measured))
 
 
+def test_overshoot_of_a_signal_that_does_not_rest() -> None:
+    """Where it swings until the end there is no end of a step; with a target it need not rest."""
+    swings = every_second({0: 19_000, **{t: 24_000 + 2_000 * (t % 2) for t in range(31, 120)}})
+    result = judged(OVERSHOOT, tables(swings))
+    assert result.status == "UNKNOWN"
+    assert "did not come to rest: it still moved by 2,000 tokens" in result.sentence
+    aimed = expectation("overshoot", "threshold_tokens", event="trouble", high=0.5, target=24_000.0)
+    assert judged(aimed, tables(swings)).measured == pytest.approx(0.4)
+
+
 def test_overshoot_sentence() -> None:
     """The finding names the step."""
     result = judged(OVERSHOOT, tables(every_second({0: 19_000, 31: 26_000, 35: 24_000})))

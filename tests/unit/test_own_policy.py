@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -17,7 +19,7 @@ from testbed import manifest, replay
 from testbed import tables as record
 from testbed.errors import ScenarioError
 from testbed.plan import Plan, SourceFile
-from testbed.resolve import load_and_resolve, own_policy
+from testbed.resolve import in_child, load_and_resolve, own_policy
 from testbed.system import agent_config
 from tests.unit.own_policies import policy_text, write
 from tests.unit.policy_bench import CONFIG
@@ -106,6 +108,10 @@ def test_the_scenarios_directory_comes_first(tmp_path: Path, monkeypatch: pytest
         ("\nimport nowhere_at_all\n", "\"No module named 'nowhere_at_all'\") at mine.py:2"),
         ("x = 1\n\nx.y\n", "raised AttributeError(\"'int' object has no attribute 'y'\") at mine.py:3"),
         ("raise SystemExit\n", "import raised SystemExit() at mine.py:1"),
+        ("raise KeyboardInterrupt\n", "import raised KeyboardInterrupt() at mine.py:1"),
+        ("import os\nos._exit(0)\n", "mine:Mine: ended the process that tried it, with exit code 0"),
+        ("import builtins\nbuiltins.len = None\n", "mine:Mine: "),
+        (policy_text(update="import os; os._exit(3)"), "ended the process that tried it, with exit code 3"),
         ("Yours = 1\n", "mine:Mine: mine has no attribute Mine"),
         ("class Mine:\n    def route(self): ...\n", "mine:Mine: Mine has no function start or update"),
         ("class Mine:\n    def __init__(self, size): ...\n", "1 required positional argument: 'size'\")"),
@@ -122,6 +128,37 @@ def test_what_is_wrong_with_a_file_is_said_before_a_run(tmp_path: Path, text: st
     message = refused(write(tmp_path, text))
     assert said in message
     assert message.startswith("--set policy.name='mine:Mine': policy.name: ")
+
+
+LINGERS = f"""\
+import os, threading, time
+if os.fork() == 0:
+    time.sleep(60)
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("to stdout")
+{policy_text()}"""
+
+
+def test_what_a_policy_leaves_behind_keeps_nobody(tmp_path: Path) -> None:
+    """Threads and children of its import end with its try, which prints nothing to stdout."""
+    shutil.copy(BASE, tmp_path / "base.yaml")
+    write(tmp_path, LINGERS)
+    command = [sys.executable, "-m", "testbed.check", str(tmp_path / "base.yaml")]
+    began_s = time.monotonic()
+    ended = subprocess.run(
+        [*command, "--set", "policy.name='mine:Mine'"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert time.monotonic() - began_s < 50
+    assert "to stdout" not in ended.stdout
+
+
+def test_who_never_comes_to_an_end_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In C code no lines are counted; the wait is."""
+    monkeypatch.setattr(in_child, "PATIENCE_S", 0.5)
+    assert "mine:Mine: did not come to an end within 0.5 s" in refused(
+        write(tmp_path, "import time\ntime.sleep(30)\n")
+    )
 
 
 def test_an_endless_import_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,3 +245,19 @@ def test_a_replay_finds_out_who_looks_at_a_clock(tmp_path: Path, *, pure: bool) 
     decisions = record.load(record_run(tmp_path / "run", plan))["decisions"]
     replayed = replay.replay(plan, decisions)
     assert len(replayed.differences) == (0 if pure else replayed.routes)
+
+
+def test_a_policy_that_is_named_is_asked_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the run's own had the same name: without a name its text is the plan's, with one the file's."""
+    then, now = (policy_text(route=f'return Decision("{route}", 0, "r")') for route in ("pd", "prfaas"))
+    plan = plan_with("mine:Mine")
+    files = {"mine.py": SourceFile(sha256="", text=then)}
+    plan = msgspec.structs.replace(plan, policy=msgspec.structs.replace(plan.policy, files=files))
+    decisions = record.load(record_run(tmp_path / "run", plan))["decisions"]
+    (tmp_path / "mine.py").write_text(now)
+    monkeypatch.chdir(tmp_path)
+    assert replay.replay(plan, decisions).differences == ()
+    asked = replay.replay(plan, decisions, "mine:Mine")
+    assert len(asked.differences) == asked.routes > 0

@@ -16,10 +16,11 @@ from agents.policies.view import Request, State
 from testbed import manifest, replay
 from testbed.errors import ScenarioError
 from testbed.plan import Plan
-from testbed.resolve import load_and_resolve
+from testbed.resolve import load_and_resolve, own_policy
+from testbed.resolve.findings import Findings
 from testbed.tables import TABLES
 from tests.unit.policy_bench import CONFIG, view
-from tests.unit.test_replay import decisions_of, plan_with, record_run
+from tests.unit.test_replay import INTERVALS, LENGTHS, decisions_of, plan_with, record_run
 from tests.unit.test_resolve import BASE
 
 HERE = RecordedRoute(
@@ -64,6 +65,10 @@ def test_a_log_is_needed_and_parameters_are_not() -> None:
         recorded.start(replace(CONFIG, log=LOG, params={"gain": 1.0}))
 
 
+TOKENS = [one.input_tokens for one in load_and_resolve(BASE)[1].requests]
+COUNT = len(TOKENS)
+
+
 def decisions(numbers: range, **changes: Any) -> pl.DataFrame:
     """A table of decisions that places these requests in the PD cluster, and has one interval."""
     of_route = {
@@ -74,7 +79,18 @@ def decisions(numbers: range, **changes: Any) -> pl.DataFrame:
         "cache": "own",
         "compress": False,
     }
-    rows = [of_route | {"t_s": 0.1, "step": number, "id": number} | changes for number in numbers]
+    rows = [
+        of_route
+        | {
+            "t_s": 0.1,
+            "step": number,
+            "id": number,
+            "uncached_tokens": TOKENS[number] - 5,
+            "cached_pd_tokens": 5,
+        }
+        | changes
+        for number in numbers
+    ]
     rows.append({"kind": "control", "step": 10**6, "threshold_tokens": 8, "reason": "", "regime": "scarce"})
     schema = TABLES["decisions"]
     return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
@@ -91,9 +107,6 @@ def refused(log: Path, *overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
         planned(log, *overrides)
     return str(caught.value)
-
-
-COUNT = len(load_and_resolve(BASE)[1].requests)
 
 
 @pytest.mark.parametrize("form", ["run", "file"])
@@ -118,6 +131,15 @@ def test_requests_that_the_log_does_not_have_are_refused(tmp_path: Path) -> None
     said = refused(file)
     assert f"policy.log: does not place {COUNT - 2} of {COUNT} requests: 0, 1, 2, 5, 6, ..." in said
     assert "the log of a run with the same requests" in said
+
+
+def test_a_log_of_other_requests_is_refused(tmp_path: Path) -> None:
+    """One of another seed has the same ids, of prompts with other lengths."""
+    file = tmp_path / "decisions.parquet"
+    decisions(range(COUNT)).with_columns(
+        cached_pd_tokens=pl.when(pl.col("id") == 1).then(6).otherwise(pl.col("cached_pd_tokens"))
+    ).write_parquet(file)
+    assert f"policy.log: has other lengths of 1 of {COUNT} requests: 1" in refused(file)
 
 
 def test_a_log_that_sends_requests_to_nobody_is_refused(tmp_path: Path) -> None:
@@ -160,12 +182,12 @@ def test_a_recorded_run_is_decided_again(tmp_path: Path) -> None:
     first = record_run(tmp_path / "first", plan_with("bandwidth_aware"))
     table = decisions_of(first)
     assert table.filter(pl.col("kind") == "route")["route"].n_unique() == 2
-    logged = load_and_resolve(
-        BASE,
-        overrides=("policy.name=recorded", f"policy.log={first.path}", "workload.rate=0.5/s"),
-    )[1].policy.log
+    findings = Findings(load_and_resolve(BASE)[0].source)
+    read = own_policy._read_log(first.path / "record/decisions.parquet", findings)
+    assert read is not None
+    assert read[1] == {str(number): LENGTHS[number % len(LENGTHS)] for number in range(INTERVALS)}
     plan = plan_with("recorded")
-    plan = msgspec.structs.replace(plan, policy=msgspec.structs.replace(plan.policy, log=logged))
+    plan = msgspec.structs.replace(plan, policy=msgspec.structs.replace(plan.policy, log=read[0]))
     again = decisions_of(record_run(tmp_path / "again", plan))
     columns = ["id", "route", "cache", "compress", "order_s", "threshold_tokens", "reason"]
     routes = [one.filter(pl.col("kind") == "route").sort("id").select(columns) for one in (table, again)]
