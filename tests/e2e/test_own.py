@@ -12,7 +12,7 @@ import pytest
 
 from testbed.kernel.uml import Uml
 from testbed.plan import Plan
-from testbed.programs import NOBODY, OUTPUT_BYTES
+from testbed.programs import CUT, NOBODY, OUTPUT_BYTES
 from testbed.replay import replay
 from testbed.verdict import Verdict
 from tests.e2e.commands import PROJECT, SCENARIOS, run
@@ -73,6 +73,6 @@ def test_each_program_is_judged_for_what_it_did(tmp_path: Path) -> None:
     assert (said / "fine.out").read_text().split()[:4] == ["from", "beside", "the", "scenario"]
     assert (said / "fine.out").read_text().split()[5] == "b1"
     assert (said / "polite.out").read_text() == "bye\n"
-    assert (said / "loud.out").stat().st_size == OUTPUT_BYTES
+    assert (said / "loud.out").stat().st_size == OUTPUT_BYTES + len(CUT)
     assert (said / "loud.err").read_text() == "done\n"
     assert (said / "locked.out").read_text() == f"{NOBODY}\n"

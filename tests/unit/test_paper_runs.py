@@ -29,7 +29,7 @@ def verdict_of(status: Status, sentence: str = "") -> Verdict:
 def test_whoever_breaks_off_ends_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that leaves nothing is an error, and does not wait for one that takes long."""
     sleeps = {"one": "0", "two": "30"}
-    monkeypatch.setattr(all_runs, "_command", lambda one, _: ["sleep", sleeps[one.name]])
+    monkeypatch.setattr(all_runs.Wanted, "start_command", lambda one, _: ["sleep", sleeps[one.name]])
     began_s = time.monotonic()
     with pytest.raises(RunError, match=r"left no verdict \(exit code 0\)"):
         list(runs.run_all([Wanted(name, Path("x.yaml")) for name in sleeps], tmp_path, 2))

@@ -143,7 +143,7 @@ def counting(out: Path) -> list[str]:
 
 def test_a_run_takes_place_once_in_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same arguments give the same run, in other processes of the session too; others, another one."""
-    monkeypatch.setattr(runs, "_command", lambda _, out: counting(out))
+    monkeypatch.setattr(runs.Wanted, "start_command", lambda _, out: counting(out))
     scenario = tmp_path / "x.yaml"
     scenario.write_text("name: x\n", encoding="utf-8")
     first = Runs(Options(out=tmp_path / "out", session="first"))

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from testbed.sweep.file import is_sweep_file
 from testbed.testing.recognize import LARGEST_BYTES, is_scenario
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_scenario_of_ours_is_one() -> None:
-    """Wherever it lies below scenarios/."""
-    assert [path for path in (ROOT / "scenarios").rglob("*.yaml") if not is_scenario(path)] == []
+    """Wherever it lies below scenarios/, and no sweep file is."""
+    files = list((ROOT / "scenarios").rglob("*.yaml"))
+    sweeps = [path for path in files if is_sweep_file(path)]
+    assert sweeps
+    assert [path for path in files if not is_scenario(path)] == sweeps
 
 
 def test_a_broken_scenario_is_one_still() -> None:

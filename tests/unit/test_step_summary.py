@@ -65,7 +65,7 @@ def test_a_run_appends_to_the_file_that_the_service_names(
 def test_runs_of_a_sweep_leave_the_summary_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred tables would hide what became of them."""
     monkeypatch.setenv(step_summary.VARIABLE, str(tmp_path / "summary.md"))
-    monkeypatch.setattr(runs, "_command", lambda *_: ["printenv", step_summary.VARIABLE])
+    monkeypatch.setattr(runs.Wanted, "start_command", lambda *_: ["printenv", step_summary.VARIABLE])
     (ended,) = runs.run_all([Wanted("one", Path("x.yaml"))], tmp_path, 1)
     assert ended.said == ""
     assert step_summary.VARIABLE in os.environ

@@ -235,7 +235,7 @@ def test_more_requests_than_a_run_can_take(monkeypatch: pytest.MonkeyPatch) -> N
         (b"\x1f\x8b\x08\x00abc", "1: byte 0x8b is not UTF-8"),
         (HEADERS["vidur"] + b"1,2,3\n1,\xff,3\n", "3: byte 0xff is not UTF-8"),
         (HEADERS["vidur"] + b'1,2,3\n1,"2,3\n', "3: is no CSV: unexpected end of data"),
-        (HEADERS["vidur"] + b"1,\x00,3\n", '2: num_prefill_tokens: "\x00" is no number of tokens'),
+        (HEADERS["vidur"] + b"1,\x00,3\n", '2: num_prefill_tokens: "\\x00" is no number of tokens'),
         (HEADERS["vidur"] + b"x" * MAX_LINE_BYTES, "2: a line of 1 MiB or more"),
     ],
 )
