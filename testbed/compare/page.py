@@ -13,6 +13,7 @@ from testbed.compare.comparison import Comparison, Judgement, Status
 from testbed.compare.differences import Judged, Row
 from testbed.compare.sides import NAMES, Run
 from testbed.report import page
+from testbed.report.document import badge
 from testbed.report.markup import Child, Markup, element, joined
 from testbed.report.tables import DASH, grid
 from testbed.verdict import Result
@@ -52,13 +53,7 @@ def write(comparison: Comparison, command: Sequence[str], path: Path) -> None:
 
 
 def _header(judgement: Judgement, first: Run) -> Markup:
-    badge = element(
-        "div",
-        element("strong", judgement.status),
-        element("span", judgement.note),
-        class_=f"badge {BADGES[judgement.status]}",
-        role="status",
-    )
+    outcome = badge(judgement.status, judgement.note, BADGES[judgement.status])
     words = element(
         "div",
         element("div", "comparison with a baseline", class_="overline"),
@@ -70,7 +65,7 @@ def _header(judgement: Judgement, first: Run) -> Markup:
             )
         ],
     )
-    return element("header", words, badge, class_="top")
+    return element("header", words, outcome, class_="top")
 
 
 def _swatch(colour: str) -> Markup:

@@ -25,6 +25,13 @@ def asset(name: str, package: str = "testbed.report") -> Markup:
     return Markup(files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
+def badge(word: str, note: str, status: str) -> Markup:
+    """What came out, large and with a note beside it, in the colour of a `status`."""
+    return element(
+        "div", element("strong", word), element("span", note), class_=f"badge {status}", role="status"
+    )
+
+
 def panel(chart: Chart, keys: list[Markup], drawing: Markup) -> Markup:
     """A chart below its title and the keys of its curves."""
     head = element("div", element("b", f"{chart.title}, {chart.unit}"), " ", keys, class_="panel-head")

@@ -25,7 +25,7 @@ from testbed.report import (
     svg,
     tables,
 )
-from testbed.report.document import asset, document, key, panel
+from testbed.report.document import asset, badge, document, key, panel
 from testbed.report.markup import Markup, element, joined
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
@@ -114,16 +114,10 @@ def _json(value: object) -> Markup:
 
 
 def _header(plan: Plan, verdict: Verdict) -> Markup:
-    badge = element(
-        "div",
-        element("strong", verdict.status),
-        element("span", verdict.note),
-        class_=f"badge {verdict.status}",
-        role="status",
-    )
+    outcome = badge(verdict.status, verdict.note, verdict.status)
     scenario = element("div", f"scenario {plan.name}", class_="overline")
     question = element("h1", _unbroken(plan.question))
-    return element("header", element("div", scenario, question), badge, class_="top")
+    return element("header", element("div", scenario, question), outcome, class_="top")
 
 
 def _unbroken(text: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from testbed.report.document import asset, document
+from testbed.report.document import asset, badge, document
 from testbed.report.markup import Child, Markup, element, joined
 from testbed.report.tables import grid
 from testbed.sweep.drawing import MARKS, Picture, picture, shown
@@ -82,15 +82,9 @@ _FILES: Final = (
 
 
 def _header(told: Told) -> Markup:
-    badge = element(
-        "div",
-        element("strong", told.word),
-        element("span", told.finding),
-        class_=f"badge {told.status}",
-        role="status",
-    )
+    outcome = badge(told.word, told.finding, told.status)
     over = element("div", f"sweep {told.file} of {told.scenario}", class_="overline")
-    return element("header", element("div", over, element("h1", told.question)), badge, class_="top")
+    return element("header", element("div", over, element("h1", told.question)), outcome, class_="top")
 
 
 def _counts(told: Told) -> Markup:
