@@ -59,7 +59,7 @@ def load_and_resolve(
 ) -> tuple[Loaded, Plan]:
     """Read a scenario, apply `--set`, `--seed` and `--scale`, and make the plan; raises ScenarioError.
 
-    Traces lie in `traces`, else in $TESTBED_TRACES, else beside the scenario file.
+    Traces lie in `traces` (else in $TESTBED_TRACES), or beside the scenario file.
     """
     loaded = load(path, overrides)
     variable = os.environ.get(TRACES_VARIABLE)
@@ -81,7 +81,8 @@ def resolve(
     check_compute(scenario, scale, findings)
     hosts = resolve_hosts(scenario, findings)
     hardware = resolve_profiles(scenario, base_dir, findings)
-    requests = resolve_load(scenario, seed, traces or base_dir, hardware.covered(), findings)
+    places = (traces, base_dir) if traces and traces != base_dir else (base_dir,)
+    requests = resolve_load(scenario, seed, places, hardware.covered(), findings)
     check_contexts(hardware, scenario, requests, findings)
     check_extrapolation(hardware, scenario, requests, findings)
     scenario = with_drawn(scenario, seed, hosts, requests, findings)

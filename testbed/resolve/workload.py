@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,17 +39,17 @@ MAX_REQUESTS: Final = 200_000
 
 
 def resolve_load(
-    scenario: Scenario, seed: int, directory: Path | None, covered: Covered, findings: Findings
+    scenario: Scenario, seed: int, directories: Sequence[Path], covered: Covered, findings: Findings
 ) -> Load | None:
     """The requests; None for a bulk workload, and when there are problems.
 
-    `directory` holds the traces; inputs that are not `covered` cannot be computed.
+    The first of `directories` that has a trace counts; inputs that are not `covered` cannot be computed.
     """
     spec = scenario.workload
     surroundings = _Surroundings(
         duration_ns=scenario.duration,
         seed=seed,
-        directory=directory or Path(),
+        directories=tuple(directories),
         covered=covered,
         findings=findings,
     )
@@ -107,7 +107,7 @@ class _Surroundings:
 
     duration_ns: int
     seed: int
-    directory: Path
+    directories: tuple[Path, ...]
     covered: Covered
     findings: Findings
 
@@ -230,25 +230,26 @@ def _not_empty(load: Load, path: KeyPath, around: _Surroundings) -> Load | None:
 
 
 def _trace(spec: TraceWorkload, path: KeyPath, around: _Surroundings) -> Load | None:
-    file = around.directory / spec.trace
     try:
-        there = file.is_file()
+        directory = next((one for one in around.directories if (one / spec.trace).is_file()), None)
     except OSError as error:
         around.findings.add((*path, "trace"), f"cannot be looked for: {error.strerror}", "the path of a file")
         return None
-    if not there:
+    if directory is None:
+        looked_for = " or ".join(str(one / spec.trace) for one in around.directories)
         around.findings.add(
             (*path, "trace"),
-            f"there is no trace {file}",
-            "the path of a trace, relative to the directory of traces",
-            f"name that directory with --traces DIR or {TRACES_VARIABLE}=DIR (default: the scenario's own)",
+            f"there is no trace {looked_for}",
+            "the path of a trace, relative to the directory of traces or to the scenario",
+            f"name that directory with --traces DIR or {TRACES_VARIABLE}=DIR",
         )
         return None
+    file = directory / spec.trace
     try:
         load = replay(
             spec,
             around.duration_ns,
-            TraceFile(file, quotes=file.resolve().is_relative_to(around.directory.resolve())),
+            TraceFile(file, quotes=file.resolve().is_relative_to(directory.resolve())),
             max_tokens=around.covered.most_tokens,
             where=around.findings.source.where((*path, "window")),
             draws=around.draws(path, "sample"),

@@ -32,7 +32,7 @@ def resolved(value: str, seed: int = 1) -> tuple[Load | None, str]:
     """The load of a workload section in the base scenario (20 s), and the problems found."""
     loaded = load(DATA / "base.yaml", [f"workload={value}"])
     findings = Findings(loaded.source)
-    requests = resolve_load(loaded.scenario, seed, DATA, Covered(1, 131_072), findings)
+    requests = resolve_load(loaded.scenario, seed, [DATA], Covered(1, 131_072), findings)
     return requests, "\n".join(str(problem) for problem in findings.problems())
 
 

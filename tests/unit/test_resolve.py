@@ -331,6 +331,8 @@ def test_traces_by_option_variable_or_neighbourhood(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("TESTBED_TRACES", os.fspath(tmp_path / "variable"))
     assert tokens() == 2
     assert tokens(tmp_path / "option") == 3
+    (tmp_path / "variable/t.jsonl").unlink()
+    assert tokens() == 1, "a directory of traces does not hide the one beside the scenario"
 
 
 def test_a_trace_with_too_long_a_name_is_a_finding() -> None:
