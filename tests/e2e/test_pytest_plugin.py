@@ -82,8 +82,7 @@ def test_a_broken_policy_fails_with_reaction_measured_value_and_bound(
         "threshold_tokens crosses above 18000 tokens within 3s of drop: "
         "threshold_tokens never crossed 18,000 tokens from 8 to"
     )
-    (line,) = [one for one in output.splitlines() if expected in one]
-    assert line.startswith("  FAIL ")
+    (line,) = [one for one in output.splitlines() if one.startswith(f"  FAIL {expected}")]
     assert line.endswith("(allowed 3 s)")
     (report,) = [one for one in output.splitlines() if one.startswith("report: ")]
     assert Path(report.removeprefix("report: ")).is_file()
