@@ -13,7 +13,8 @@ import errno
 import fcntl
 import io
 import os
-from collections.abc import Iterable, Iterator
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,6 +55,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     p75_s: float | None = None
     samples: int | None = None
     size_bytes: int | None = None
+
+
+def timed(row: Row, times_s: Sequence[float]) -> Row:
+    """The row with median, quartiles (inclusive: of one sample all are the same) and number of samples."""
+    values = [times_s[0], *times_s] if len(times_s) == 1 else times_s
+    p25_s, median_s, p75_s = statistics.quantiles(values, n=4, method="inclusive")
+    return msgspec.structs.replace(row, median_s=median_s, p25_s=p25_s, p75_s=p75_s, samples=len(times_s))
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Record what computing costs here: `python -m testbed.record --model tiny_hybrid --out profiles/x.parquet`.
 
-Or take over what others have measured: `--import FILE`. Either way the profile is three files: a table
-(Parquet), what it is of (JSON) and a picture (SVG); see docs/profiles.md.
+Or take over what others have measured, or what a run took: `--import FILE|RUN`. Either way the profile is
+three files: a table (Parquet), what it is of (JSON) and a picture (SVG); see docs/profiles.md.
 """
 
 from __future__ import annotations
@@ -80,10 +80,12 @@ def record(
     ] = False,
     imported: Annotated[
         list[Path] | None,
-        typer.Option("--import", metavar="FILE", help="Convert this instead of measuring; may come twice."),
+        typer.Option(
+            "--import", metavar="FILE|RUN", help="Convert this instead of measuring; may come twice."
+        ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="Of the import: dynamo, aiconfigurator, vidur, csv or auto.")
+        str, typer.Option("--format", help="Of the import: dynamo, aiconfigurator, vidur, csv, run or auto.")
     ] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a profile that is there.")] = False,
 ) -> None:
@@ -96,9 +98,11 @@ def record(
         if chosen is None and form != "auto":
             problems.append(Problem("--format", repr(form), f"auto, {', '.join(imports.FORMATS)}"))
         asked.raise_all(problems)
-        known = plain_name(model) if plain_name(model) in MODELS else model
+        form_of_it = chosen or imports.guess(imported[0])
+        name = model or imports.model_in(imported[0], form_of_it)
+        known = plain_name(name) if plain_name(name) in MODELS else name
         rows = imports.convert(imported, chosen, model=known, layers=layers)
-        about = _about_import(imported, chosen or imports.guess(imported[0]), known, rows)
+        about = _about_import(imported, form_of_it, known, rows)
     else:
         wanted = asked.wanted(
             model=model, device=device, layers=layers, lengths=lengths, batches=batches, contexts=contexts,

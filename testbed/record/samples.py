@@ -7,11 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
-
 from agents.measurements import Decode, Kv, Line, Prefill
 from agents.shapes import Attention, Shape
-from testbed.profiles.table import Row
+from testbed.profiles.table import Row, timed
 from testbed.readable import number
 
 MOST_SPREAD: Final = 0.1
@@ -38,15 +36,15 @@ def rows(lines: Iterable[Line], shape: Shape) -> list[Row]:
             case _:
                 pass
     found = [
-        _timed(Row(kind="prefill", tokens=tokens), _totals(some, shape)) for tokens, some in prefill.items()
+        timed(Row(kind="prefill", tokens=tokens), _totals(some, shape)) for tokens, some in prefill.items()
     ]
     for tokens, some in prefill.items():
         for layer, times_s in enumerate(zip(*(whole(one.layers_s, shape) for one in some), strict=True)):
-            found.append(_timed(Row(kind="layer", tokens=tokens, layer=layer), times_s))
+            found.append(timed(Row(kind="layer", tokens=tokens, layer=layer), times_s))
     for tokens, layers_bytes in sizes.items():
         found.append(Row(kind="kv", tokens=tokens, size_bytes=round(sum(whole(layers_bytes, shape)))))
     for (batch, tokens), steps in sorted(decode.items()):
-        found.append(_timed(Row(kind="decode", tokens=tokens, batch=batch), _totals(steps, shape)))
+        found.append(timed(Row(kind="decode", tokens=tokens, batch=batch), _totals(steps, shape)))
     return found
 
 
@@ -79,10 +77,3 @@ def spread_of(row: Row) -> float:
 def _totals(samples: Sequence[Prefill] | Sequence[Decode], shape: Shape) -> list[float]:
     """Seconds of each sample with the missing layers."""
     return [one.total_s + sum(whole(one.layers_s, shape)[len(one.layers_s) :]) for one in samples]
-
-
-def _timed(row: Row, times_s: Sequence[float]) -> Row:
-    """The row with median, quartiles (inclusive: of one sample all are the same) and number of samples."""
-    values = [times_s[0], *times_s] if len(times_s) == 1 else times_s
-    p25_s, median_s, p75_s = statistics.quantiles(values, n=4, method="inclusive")
-    return msgspec.structs.replace(row, median_s=median_s, p25_s=p25_s, p75_s=p75_s, samples=len(times_s))

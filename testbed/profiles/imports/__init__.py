@@ -9,19 +9,21 @@ from typing import Final, Literal
 
 from agents.kv_layouts import MODELS
 from testbed.errors import Problem, ScenarioError
-from testbed.profiles.imports import aiconfigurator, dynamo, plain, vidur
+from testbed.profiles.imports import aiconfigurator, dynamo, plain, service, vidur
 from testbed.profiles.imports.lines import Sheet
 from testbed.profiles.read import check
 from testbed.profiles.table import Row
 
-Format = Literal["dynamo", "aiconfigurator", "vidur", "csv"]
-FORMATS: Final[tuple[Format, ...]] = ("dynamo", "aiconfigurator", "vidur", "csv")
-FILES: Final = {"dynamo": (1, 2), "aiconfigurator": (1, 1), "vidur": (2, 2), "csv": (1, 1)}
+Format = Literal["dynamo", "aiconfigurator", "vidur", "csv", "run"]
+FORMATS: Final[tuple[Format, ...]] = ("dynamo", "aiconfigurator", "vidur", "csv", "run")
+FILES: Final = {"dynamo": (1, 2), "aiconfigurator": (1, 1), "vidur": (2, 2), "csv": (1, 1), "run": (1, 1)}
 """Least and most files of each."""
 
 
 def guess(path: Path) -> Format:
-    """The format of a file, by its suffix or, of a CSV file, its header."""
+    """The format of a file, by its suffix or, of a CSV file, its header; a directory is a run's."""
+    if path.is_dir():
+        return "run"
     if path.suffix in (".npz", ".json"):
         return "dynamo"
     header = set(Sheet(path).header)
@@ -30,6 +32,11 @@ def guess(path: Path) -> Format:
     if {"isl", "osl", "ttft", "tpot"} <= header:
         return "aiconfigurator"
     return "csv"
+
+
+def model_in(path: Path, form: Format) -> str:
+    """The model that a file says it is of, if its format says so; else empty."""
+    return service.model_of(path) if form == "run" else ""
 
 
 def convert(paths: Sequence[Path], wanted: Format | None, *, model: str, layers: int | None) -> list[Row]:
@@ -59,6 +66,8 @@ def convert(paths: Sequence[Path], wanted: Format | None, *, model: str, layers:
 def _rows(paths: Sequence[Path], chosen: Format, model: str, layers: int | None) -> list[Row]:
     if chosen == "dynamo":
         return [row for path in paths for row in dynamo.rows(path)]
+    if chosen == "run":
+        return service.rows(paths[0])
     if chosen == "aiconfigurator":
         return aiconfigurator.rows(Sheet(paths[0]))
     if chosen == "csv":
