@@ -247,6 +247,14 @@ def test_files_that_are_no_table(tmp_path: Path, content: bytes, found: str) -> 
     assert problem.startswith(found)
 
 
+def test_more_blocks_than_tokens_are_refused(tmp_path: Path) -> None:
+    """Ids of other blocks than ours, as of a trace made with 16 tokens each, would mean other prefixes."""
+    row = '{{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": {}}}'
+    lines = [row.format(ids) for ids in ([1, 2], [1, 2, 3], [])]
+    problems = refused("mooncake", written(tmp_path / "t.jsonl", b"", lines))
+    assert problems == ["2: 3 hash_ids for 1024 tokens"]
+
+
 def test_the_first_ten_problems_come_at_once(tmp_path: Path) -> None:
     """Not one by one, and not a million; rows before and between are fine."""
     lines = ["1,2,3", *["x,2,3", "1,2,3"] * 20]
