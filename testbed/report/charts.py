@@ -11,7 +11,7 @@ from testbed.plan import Plan
 from testbed.readable import quantity
 from testbed.report import failures, signals
 from testbed.report.signals import Tables
-from testbed.report.svg import Chart, Curve, TimeAxis
+from testbed.report.svg import MOST_TITLES, Chart, Curve, TimeAxis
 
 GIGA, MEGA = 1e-9, 1e-6
 SHARE_WINDOW_S, LATENCY_WINDOW_S = 10.0, 15.0
@@ -48,7 +48,7 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
         ),
         Figure(
             "Time to first token",
-            "one dot per request at the moment it was sent; hover for its parts",
+            _dots_remark(tables),
             (_ttft(tables),),
         ),
         Figure(
@@ -220,8 +220,17 @@ def _dots(requests: pl.DataFrame, label: str, colour: str, shape: str) -> Curve:
         "dots" if shape == "dots" else "squares",
         requests["sent_s"].to_list(),
         requests["ttft_s"].to_list(),
-        titles=[_title(row) for row in requests.iter_rows(named=True)],
+        titles=[_title(row) for row in requests.iter_rows(named=True)]
+        if requests.height <= MOST_TITLES
+        else (),
     )
+
+
+def _dots_remark(tables: Tables) -> str:
+    count = tables["requests"]["ttft_s"].count()
+    if count <= MOST_TITLES:
+        return "one dot per request at the moment it was sent; hover for its parts"
+    return f"each request at the moment it was sent: {count:,}, of which many share a dot"
 
 
 def _title(row: dict[str, object]) -> str:
