@@ -7,12 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import polars as pl
-
 from testbed import tables as record
 from testbed.audit import Finding
 from testbed.plan import Expectation, Plan
-from testbed.readable import number, quantity
+from testbed.readable import number
 from testbed.report import (
     answers,
     captures,
@@ -28,6 +26,7 @@ from testbed.report import (
 )
 from testbed.report.document import asset, badge, document, key, panel
 from testbed.report.markup import Markup, element, joined
+from testbed.report.numbers import Number, main_numbers
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
 from testbed.report.thinning import thinned
@@ -80,7 +79,7 @@ def _page(
         _header(plan, verdict),
         proof.section(findings),
         _distrust(verdict),
-        _numbers(plan, record_tables, manifest, digest),
+        _numbers(main_numbers(plan, record_tables, manifest, digest)),
         section("What was expected", _expectations(plan, verdict)),
         answers.section(plan, record_tables),
         section("At a glance", tables.phases(record_tables, axis)),
@@ -143,41 +142,16 @@ def _distrust(verdict: Verdict) -> Markup | None:
     )
 
 
-def _numbers(plan: Plan, record_tables: Tables, manifest: Mapping[str, object], digest: str) -> Markup:
-    requests, transfers = record_tables["requests"], record_tables["transfers"]
-    over_wan = transfers.filter((pl.col("use") == "kv") & pl.col("wan") & (pl.col("state") == "completed"))
-    completed = (requests["state"] == "completed").sum()
-    shown = {
-        "requests completed": joined(str(completed), element("small", f" of {requests.height}")),
-        "offloaded": joined(str((requests["route"] == "prfaas").sum()), element("small", " requests")),
-        "KV over the WAN": joined(quantity(float(over_wan["size_bytes"].sum()), "bytes")),
-        **_clock(record_tables, manifest, real_time=computing.in_real_time(plan, manifest)),
-        "scale": joined(
-            number(plan.scale), element("small", " full rate" if plan.scale == 1 else " of full rate")
-        ),
-        **({"policy": joined(plan.policy.name)} if plan.policy.name else {}),
-        "seed": joined(str(plan.seed)),
-        "record digest": element("code", digest[:12], title=digest),
-    }
-    return element(
-        "dl", [element("div", element("dt", name), element("dd", value)) for name, value in shown.items()],
-        class_="numbers",
-    )  # fmt: skip
-
-
-def _clock(record_tables: Tables, manifest: Mapping[str, object], *, real_time: bool) -> dict[str, Markup]:
-    last_s = max(
-        (table["t_s"].max() or 0.0 for table in record_tables.values() if "t_s" in table.columns), default=0.0
-    )
-    virtual_s, wall_s = manifest.get("virtual_s", last_s), manifest.get("wall_s")
-    shown = {}
-    if isinstance(virtual_s, int | float):
-        shown["real time" if real_time else "virtual time"] = joined(f"{virtual_s:,.1f} s")
-    if isinstance(wall_s, int | float):
-        shown["wall time"] = joined(f"{wall_s:,.1f} s")
-        if isinstance(virtual_s, int | float) and wall_s > 0 and not real_time:
-            shown["faster than real time"] = joined(f"{number(virtual_s / wall_s)} times")
-    return shown
+def _numbers(numbers: Sequence[Number]) -> Markup:
+    shown = [
+        element(
+            "div",
+            element("dt", one.name),
+            element("dd", one.value, element("small", one.rest) if one.rest else None),
+        )
+        for one in numbers
+    ]
+    return element("dl", shown, class_="numbers")
 
 
 def _footer(*, real_time: bool) -> str:
