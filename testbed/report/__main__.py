@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from testbed import verdict
-from testbed.command import run_command
+from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
 from testbed.rundir import RunDir
@@ -95,7 +94,7 @@ def report(
         raise ScenarioError(
             Problem(f"--out {place}", error.strerror or str(error), "a file that can be written")
         ) from None
-    console = Console()
+    console = terminal()
     console.print(verdict.table(rebuilt.verdict))
     console.print(f"report: {place}", highlight=False, soft_wrap=True)
     raise typer.Exit(rebuilt.verdict.exit_code)
