@@ -9,7 +9,7 @@ import polars as pl
 
 from testbed.plan import Plan
 from testbed.readable import quantity
-from testbed.report import failures, signals
+from testbed.report import connections, failures, signals
 from testbed.report.signals import Tables
 from testbed.report.svg import MOST_TITLES, Chart, Curve, TimeAxis
 
@@ -57,6 +57,7 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
             (_prefill_queues(tables, axis), _decode_held(tables, axis)),
         ),
         *_failures(tables, axis),
+        *_connections(plan, tables),
     )
 
 
@@ -65,6 +66,11 @@ def _failures(tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
     found = failures.charts(tables, axis)
     remark = "what was done to agents, whom the router gave up, what KV held in memory and in sockets"
     return (Figure("Faults, pools and connections", remark, found),) if found else ()
+
+
+def _connections(plan: Plan, tables: Tables) -> tuple[Figure, ...]:
+    found = connections.charts(plan, tables)
+    return (Figure("TCP connections", connections.remark(plan, tables), found),) if found else ()
 
 
 def _forward(tables: Tables) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from testbed.report import (
     failures,
     proof,
     provenance,
+    reasons,
     signals,
     svg,
     tables,
@@ -285,6 +286,10 @@ def _details(plan: Plan, record_tables: Tables) -> Markup:
         section("Failures", failed) if failed else None,
         section(
             "Decisions",
+            element("h3", "Why requests went where they went"),
+            reasons.routes(record_tables),
+            element("h3", "Why the threshold moved, or did not"),
+            reasons.control(record_tables),
             element("h3", "Moves of the threshold and of roles"),
             tables.threshold_changes(record_tables),
             _folded("The last requests routed", tables.last_routes(record_tables)),

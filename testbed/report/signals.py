@@ -118,14 +118,17 @@ def total(pools: pl.DataFrame, pool: str, scale: float) -> Points:
     return times_s[::-1][::every][::-1], sums[::-1][::every][::-1]
 
 
-def retransmitted(tcp: pl.DataFrame, use: str) -> pl.DataFrame:
+def retransmitted(tcp: pl.DataFrame, use: str | None = None) -> pl.DataFrame:
     """Bytes sent again since the previous sample of the same socket, with columns t_s and bytes.
+
+    Of all sockets, or of those of one use.
 
     A counter that fell belongs to a new socket on the same ports: all it shows is new.
     """
     socket = ["host", "local", "remote"]
     delta = pl.col("bytes_retrans").diff().over(socket)
-    return tcp.filter(pl.col("use") == use).select(
+    chosen = tcp if use is None else tcp.filter(pl.col("use") == use)
+    return chosen.select(
         "t_s",
         pl.when(delta.is_null() | (delta < 0)).then(pl.col("bytes_retrans")).otherwise(delta).alias("bytes"),
     )
