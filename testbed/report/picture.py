@@ -102,10 +102,9 @@ class _Page:
     def chart(self, chart: Chart, axis: TimeAxis, identity: str) -> None:
         self._y += 34
         keys = [element("tspan", f"{chart.title}, {chart.unit}", class_="ink bold")]
-        keys += [
-            element("tspan", f"  \N{BLACK SQUARE} {curve.label}", fill=f"var(--{curve.colour})")
-            for curve in chart.curves
-        ]
+        for curve in chart.curves:
+            keys.append(element("tspan", "  \N{BLACK SQUARE} ", fill=f"var(--{curve.colour})"))
+            keys.append(element("tspan", curve.label))
         self._parts.append(element("text", keys, x=EDGE, y=self._y, style="white-space:pre"))
         self._y += 8
         drawn = svg.draw(chart, axis, identity, names=True, times=True, alt=chart.title)

@@ -144,6 +144,13 @@
   for (const button of buttons) {
     button.addEventListener("click", () => show(Number(button.dataset.from), Number(button.dataset.to)));
   }
+  // On paper nothing can be unfolded.
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    unfolded = [...document.querySelectorAll("details:not([open])")];
+    for (const one of unfolded) one.open = true;
+  });
+  addEventListener("afterprint", () => { for (const one of unfolded) one.open = false; });
   document.addEventListener("span", (event) => show(...event.detail));
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") show(whole[0], whole[1]); });
 })();

@@ -26,7 +26,11 @@ def grid(
     if not rows:
         return element("p", empty, class_="soft")
     classes = [None if index < left else "n" for index in range(len(heads))]
-    head = [element("th", text, class_=kind, scope="col") for text, kind in zip(heads, classes, strict=True)]
+    # A column without a name has no header: an empty one would be read aloud as one.
+    head = [
+        element("th", text, class_=kind, scope="col") if text else element("td")
+        for text, kind in zip(heads, classes, strict=True)
+    ]
     body = [
         element("tr", [element("td", cell, class_=kind) for cell, kind in zip(row, classes, strict=True)])
         for row in rows
