@@ -19,7 +19,8 @@ STEPS: Final = 24
 """How many of the latest values are shown."""
 BLOCKS, LETTERS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 """From nothing to the most, for terminals that can and cannot show blocks."""
-TAIL_BYTES: Final = 65_536
+LINK, GOODPUT = "link A to B", "goodput"
+TAIL_BYTES: Final = 262_144
 """In the last so many bytes of a file, its latest line is looked for."""
 
 
@@ -41,7 +42,7 @@ class Lately:
         self._journal, self._letters = journal, BLOCKS if blocks else LETTERS
         self._rates_bps: deque[float] = deque(maxlen=STEPS)
         self._thresholds: deque[float] = deque(maxlen=STEPS)
-        self._name = "goodput"
+        self._name = LINK
         self._sent: _Line | None = None
 
     def look(self) -> None:
@@ -50,13 +51,19 @@ class Lately:
         if control is not None and control.threshold_tokens is not None:
             self._thresholds.append(control.threshold_tokens)
         if control is not None and control.goodput_bps is not None:
+            if self._name == LINK:
+                self._rates_bps.clear()
+            self._name = GOODPUT
             self._rates_bps.append(control.goodput_bps)
-            return
+        elif self._name == LINK:
+            self._look_at_link()
+
+    def _look_at_link(self) -> None:
+        """What left the rate stage since the last look: for as long as no policy says what arrives."""
         sent = _latest(self._journal / "link.jsonl", "link", "a_to_b")
         before, self._sent = self._sent, sent
         if sent is None or before is None or sent.t_ns <= before.t_ns:
             return
-        self._name = "link A to B"
         moved_bytes = (sent.tx_bytes or 0) - (before.tx_bytes or 0)
         self._rates_bps.append(max(0.0, moved_bytes * 8e9 / (sent.t_ns - before.t_ns)))
 

@@ -145,7 +145,7 @@
     [rows, first, moment, picked] = [found, 0, t, id];
     const where = id === null ? -1 : found.findIndex((row) => data.id[row] === id);
     if (where >= 0) first = where - where % PER_PAGE;
-    sentence = `${which} requests under way at ${t.toFixed(2)} s`;
+    sentence = `${which} ${which === "1" ? "request" : "requests"} under way at ${t.toFixed(2)} s`;
     if (!figure.classList.contains("open")) from = document.activeElement;
     figure.classList.add("open");
     draw();
@@ -175,7 +175,7 @@
   const troubled = [...sent.keys()].filter((row) => lost(row) || data.attempts[row] > 1);
   const deeds = {
     slowest,
-    lost: () => list(troubled, `${troubled.length} requests that failed or were tried again`),
+    lost: () => list(troubled, `${troubled.length} that failed or ${troubled.length === 1 ? "was" : "were"} tried again`),
     back: () => { first = Math.max(0, first - PER_PAGE); draw(); },
     on: () => { first += PER_PAGE; draw(); },
     zoom: () => {

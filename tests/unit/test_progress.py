@@ -92,6 +92,20 @@ def test_without_a_policy_the_link_s_own_counter_is_shown(tmp_path: Path) -> Non
     assert str(lately) == "link A to B @@ 8 Gbps"
 
 
+def test_once_there_is_a_goodput_nothing_else_is_shown_as_one(tmp_path: Path) -> None:
+    """What the link carried before the first word of the router is forgotten then, and not asked again."""
+    lately = Lately(tmp_path, blocks=False)
+    for second in range(3):
+        link(tmp_path, second * 10**9, second * 10**9)
+        lately.look()
+    control(tmp_path, 1, 19_400, 2e9)
+    lately.look()
+    (tmp_path / "router.jsonl").write_bytes(b"")
+    link(tmp_path, 9 * 10**9, 10**12)
+    lately.look()
+    assert str(lately).startswith("goodput @ 2 Gbps   threshold")
+
+
 def test_a_terminal_shows_bar_and_sparkline(tmp_path: Path) -> None:
     """Virtual time, goodput and threshold."""
     control(tmp_path, 1, 19_400, 8e9)
