@@ -147,7 +147,7 @@ def test_without_scripts_tables_remain(browser: playwright.Browser, run: RunDir)
 
 
 def test_paper_is_light_and_complete(browser: playwright.Browser, run: RunDir) -> None:
-    """In print: dark ink whatever the screen had, no controls, nothing folded."""
+    """In print: dark ink whatever the screen had, no controls, nothing folded, nothing beyond the edge."""
     shown = opened(browser, run.report, color_scheme="dark")
     assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 26)"
     shown.emulate_media(media="print")
@@ -155,6 +155,8 @@ def test_paper_is_light_and_complete(browser: playwright.Browser, run: RunDir) -
     assert not shown.locator(".tools").is_visible()
     shown.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert shown.locator("details:not([open])").count() == 0
+    shown.set_viewport_size({"width": 720, "height": 1000})
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 720
     assert shown.pdf().startswith(b"%PDF")
 
 
