@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agents.compute_profile import ComputeProfile
-from testbed.command import run_command
+from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
 from testbed.kernel.choose import KERNELS
 from testbed.plan import DIRECTIONS, LinkState, Loss, Plan
@@ -51,7 +51,7 @@ def check(
     loaded, plan = load_and_resolve(
         scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
-    console = Console()
+    console = terminal()
     show(plan, console)
     real = clock == "real" or (clock is None and kernel == "host")
     for warning in lint(loaded, plan, kernel=kernel, clock="real" if real else "virtual"):

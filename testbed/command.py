@@ -13,11 +13,22 @@ from types import FrameType
 from typing import Final
 
 import typer
+from rich.console import Console
 
 from testbed.errors import Problem, RunError, ScenarioError, TestbedError
 
 TYPER_INTERRUPTED: Final = 130
 """What typer makes of a KeyboardInterrupt; no command here ends with it by itself."""
+
+
+PLAIN: Final = ("CI", "NO_COLOR")
+"""With one of these set, output has no control characters, whatever it goes to."""
+
+
+def terminal() -> Console:
+    """Standard output: with colours and bars on a terminal, unless the environment wants neither."""
+    plain = any(os.environ.get(name) for name in PLAIN) or os.environ.get("TERM") == "dumb"
+    return Console(force_terminal=False) if plain else Console()
 
 
 def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:

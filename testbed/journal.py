@@ -2,7 +2,7 @@
 
 Appended and flushed from the first event on, so that a killed run stays readable. Every line has
 `kind` and `t_ns` (CLOCK_MONOTONIC of the kernel the run lives in, the same in all containers).
-`record` turns the journal into tables; nothing else reads it.
+`record` turns the journal into tables; nothing else reads it, but for a terminal that shows its end.
 
 bench.jsonl       start(t_ns = t0) · event(name, detail)
                   link_set(direction, rate_bps, buffer_bytes, delay_ns, jitter_ns, loss_ratio, partitioned,

@@ -1,29 +1,52 @@
-"""What the terminal shows while a run goes on: stages, then a bar in virtual time with the speed factor."""
+"""What the terminal shows while a run goes on: stages, then a bar in virtual time with the speed factor.
+
+Below the bar: what the link carries and the threshold, lately. Where there is no terminal there is a line for
+each stage, and no control characters.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from testbed.plan import Plan
+from testbed.sparkline import Lately
+
+
+class _Lines(Bar):
+    """The bar, and a line below it."""
+
+    below = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below:
+            yield Text(self.below, no_wrap=True, overflow="crop")
 
 
 class Progress:
-    """Reads what `inside` prints, line by line; without a terminal, or `quiet`, it draws no bar."""
+    """Reads what `inside` prints, line by line, and the end of the `journal`, a directory, at each step.
 
-    def __init__(self, plan: Plan, console: Console, *, quiet: bool) -> None:
+    Without a terminal, or `quiet`, it draws no bar.
+    """
+
+    def __init__(self, plan: Plan, console: Console, journal: Path, *, quiet: bool) -> None:
         self._console, self._quiet = console, quiet
+        self._lately = Lately(journal, blocks=console.encoding.startswith("utf"))
         self._duration_s = plan.duration_ns / 1e9
         self._started = time.monotonic()
         self._running_since = 0.0
-        self._bar: Bar | None = None
+        self._bar: _Lines | None = None
         if console.is_terminal and not quiet:
-            self._bar = Bar(
+            self._bar = _Lines(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.completed:.0f} of {task.total:.0f} virtual s   {task.fields[speed]}"),
@@ -45,7 +68,7 @@ class Progress:
         elif word == "@progress":
             self._advance(float(rest))
         elif text.strip() and not self._quiet:
-            self._console.print(text, markup=False, highlight=False)
+            self._console.print(_printable(text), markup=False, highlight=False)
 
     def _stage(self, name: str) -> None:
         if name == "running":
@@ -58,6 +81,8 @@ class Progress:
     def _advance(self, virtual_s: float) -> None:
         if self._bar is None:
             return
+        self._lately.look()
+        self._bar.below = str(self._lately)
         wall_s = time.monotonic() - self._running_since
         speed = f"{virtual_s / wall_s:.1f} x real time" if wall_s > 1 else ""
         description = "running" if virtual_s < self._duration_s else "last requests"
@@ -75,3 +100,8 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _printable(text: str) -> str:
+    """Without what would control the terminal: a kernel prints whatever it is told."""
+    return "".join(one if one.isprintable() or one == "\t" else "\N{REPLACEMENT CHARACTER}" for one in text)

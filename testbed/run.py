@@ -21,7 +21,7 @@ from rich.console import Console
 
 from testbed import probe_templates, step_summary, verdict
 from testbed.capture import tcpdump
-from testbed.command import run_command
+from testbed.command import run_command, terminal
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
 from testbed.kernel import Clock, Kernel, Needs
 from testbed.kernel.choose import choose
@@ -60,7 +60,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a scenario and judge it. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 bad scenario, 4 bad machine."""
-    console = Console()
+    console = terminal()
     loaded, plan = load_and_resolve(
         scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
@@ -201,7 +201,7 @@ def carry_out(
     trouble: list[str] = []
     probe_templates.write(directory, plan)
     loader = Thread(target=import_module, args=("testbed.judge",))
-    with Progress(plan, console, quiet=quiet) as progress:
+    with Progress(plan, console, directory.journal, quiet=quiet) as progress:
 
         def hear(line: str) -> None:
             if loader.ident is None:

@@ -12,24 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from testbed.markdown import escaped, table
 from testbed.verdict import Verdict
 
 VARIABLE: Final = "GITHUB_STEP_SUMMARY"
-_ESCAPES: Final = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "`": "\\`", "*": "\\*", "_": "\\_", "[": "\\["}
-    | {"\\": "\\\\", "]": "\\]"}
-)
-
-
-def escaped(text: str) -> str:
-    """`text` as one line that Markdown and HTML show as it is, in a table's cell too."""
-    return "<br>".join(line.strip().translate(_ESCAPES) for line in text.splitlines() if line.strip())
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; whatever stands in a cell stays in it."""
-    lines = [head, ["---"] * len(head), *([escaped(cell) for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def of_run(name: str, verdict: Verdict, directory: Path) -> str:

@@ -1,30 +1,48 @@
 """`python -m testbed.report RUN_DIR`: record, verdict and report again, from the journal alone.
 
 Works for a run that was killed, too: what was journalled until then is judged, and the verdict says that
-the run did not end. Exit code: that of the verdict, or 3 when RUN_DIR holds no run.
+the run did not end. Exit code: that of the verdict, or 3 when RUN_DIR holds no run. The report is a page, or
+in another format what stands in the page as Markdown or as one picture.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from testbed import verdict
-from testbed.command import run_command
+from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
 from testbed.rundir import RunDir
 
+if TYPE_CHECKING:
+    import polars as pl
+
 app = typer.Typer(add_completion=False)
 
 
-def rebuild(run: RunDir) -> verdict.Verdict:
+@dataclass(frozen=True)
+class Rebuilt:
+    """A run and what was made of it again."""
+
+    run: RunDir
+    plan: Plan
+    tables: Mapping[str, pl.DataFrame]
+    verdict: verdict.Verdict
+    manifest: Mapping[str, object]
+
+
+def rebuild(run: RunDir) -> Rebuilt:
     """Make record, verdict.json, junit.xml and report.html from the journal; ScenarioError without a plan."""
     from testbed import audit, expect  # noqa: PLC0415 - half a second, which `--help` does not need
     from testbed import tables as record  # noqa: PLC0415 - half a second, which `--help` does not need
@@ -36,21 +54,66 @@ def rebuild(run: RunDir) -> verdict.Verdict:
     judged = expect.judge(plan, tables, expect.trust(run, tables, findings))
     judged.write(run.verdict)
     verdict.write_junit(judged, plan.name, run.junit)
-    page.write(run, plan, tables, judged, _manifest(run), findings=findings)
-    return judged
+    manifest = _manifest(run)
+    page.write(run, plan, tables, judged, manifest, findings=findings)
+    return Rebuilt(run, plan, tables, judged, manifest)
+
+
+class Format(StrEnum):
+    """What the report can be."""
+
+    HTML = "html"
+    MD = "md"
+    PNG = "png"
 
 
 @app.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(help="Such as runs/latest.", show_default=False)],
+    *,
+    kind: Annotated[
+        Format, typer.Option("--format", help="A page, Markdown for a pull request, or one picture.")
+    ] = Format.HTML,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where it goes; default: RUN_DIR/report.html, .md or .png; -: to standard output."),
+    ] = None,
 ) -> None:
     """Make record, verdict and report again. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 not a run directory."""
     run = RunDir(run_dir)
-    judged = rebuild(run)
-    console = Console()
-    console.print(verdict.table(judged))
-    console.print(f"report: {run.report}", highlight=False, soft_wrap=True)
-    raise typer.Exit(judged.exit_code)
+    rebuilt = rebuild(run)
+    place = out or run.report.with_suffix(f".{kind}")
+    to_pipe = place == Path("-")
+    content = _content(rebuilt, kind, Path() if to_pipe else place.parent)
+    if to_pipe:
+        sys.stdout.buffer.write(content)
+        raise typer.Exit(rebuilt.verdict.exit_code)
+    try:
+        place.write_bytes(content)
+    except OSError as error:
+        raise ScenarioError(
+            Problem(f"--out {place}", error.strerror or str(error), "a file that can be written")
+        ) from None
+    console = terminal()
+    console.print(verdict.table(rebuilt.verdict))
+    console.print(f"report: {place}", highlight=False, soft_wrap=True)
+    raise typer.Exit(rebuilt.verdict.exit_code)
+
+
+def _content(rebuilt: Rebuilt, kind: Format, directory: Path) -> bytes:
+    """The report in a format, for a place in `directory`."""
+    from testbed import tables as record  # noqa: PLC0415 - as in rebuild
+    from testbed.report import numbers, picture, summary  # noqa: PLC0415 - same
+
+    if kind is Format.HTML:
+        return rebuilt.run.report.read_bytes()
+    plan, judged, manifest = rebuilt.plan, rebuilt.verdict, rebuilt.manifest
+    digest = record.digest_tables(rebuilt.tables)
+    main_numbers = numbers.main_numbers(plan, rebuilt.tables, manifest, digest)
+    if kind is Format.PNG:
+        return picture.png(picture.draw(plan, rebuilt.tables, judged, main_numbers))
+    link = os.path.relpath(rebuilt.run.report, directory)
+    return summary.text(plan, judged, main_numbers, manifest, link).encode()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,9 +9,9 @@ import polars as pl
 
 from testbed.plan import Plan
 from testbed.readable import quantity
-from testbed.report import failures, signals
+from testbed.report import connections, failures, signals
 from testbed.report.signals import Tables
-from testbed.report.svg import Chart, Curve, TimeAxis
+from testbed.report.svg import MOST_TITLES, Chart, Curve, TimeAxis
 
 GIGA, MEGA = 1e-9, 1e-6
 SHARE_WINDOW_S, LATENCY_WINDOW_S = 10.0, 15.0
@@ -48,7 +48,7 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
         ),
         Figure(
             "Time to first token",
-            "one dot per request at the moment it was sent; hover for its parts",
+            _dots_remark(tables),
             (_ttft(tables),),
         ),
         Figure(
@@ -57,6 +57,7 @@ def figures(plan: Plan, tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
             (_prefill_queues(tables, axis), _decode_held(tables, axis)),
         ),
         *_failures(tables, axis),
+        *_connections(plan, tables),
     )
 
 
@@ -65,6 +66,11 @@ def _failures(tables: Tables, axis: TimeAxis) -> tuple[Figure, ...]:
     found = failures.charts(tables, axis)
     remark = "what was done to agents, whom the router gave up, what KV held in memory and in sockets"
     return (Figure("Faults, pools and connections", remark, found),) if found else ()
+
+
+def _connections(plan: Plan, tables: Tables) -> tuple[Figure, ...]:
+    found = connections.charts(plan, tables)
+    return (Figure("TCP connections", connections.remark(plan, tables), found),) if found else ()
 
 
 def _forward(tables: Tables) -> pl.DataFrame:
@@ -220,8 +226,17 @@ def _dots(requests: pl.DataFrame, label: str, colour: str, shape: str) -> Curve:
         "dots" if shape == "dots" else "squares",
         requests["sent_s"].to_list(),
         requests["ttft_s"].to_list(),
-        titles=[_title(row) for row in requests.iter_rows(named=True)],
+        titles=[_title(row) for row in requests.iter_rows(named=True)]
+        if requests.height <= MOST_TITLES
+        else (),
     )
+
+
+def _dots_remark(tables: Tables) -> str:
+    count = tables["requests"]["ttft_s"].count()
+    if count <= MOST_TITLES:
+        return "one dot per request at the moment it was sent; hover for its parts"
+    return f"each request at the moment it was sent: {count:,}, of which many share a dot"
 
 
 def _title(row: dict[str, object]) -> str:

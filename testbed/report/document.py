@@ -44,5 +44,5 @@ def key(curve: Curve, output: str | None) -> Markup:
     look += " dashed" if curve.dashed else " faint" if curve.faint else ""
     return element(
         "span", element("i", class_=look.strip() or None, style=f"color:var(--{curve.colour})"), curve.label,
-        element("output", id=output) if output else None, class_="key",
+        element("output", id=output, aria_live="off") if output else None, class_="key",
     )  # fmt: skip

@@ -7,12 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import polars as pl
-
 from testbed import tables as record
 from testbed.audit import Finding
 from testbed.plan import Expectation, Plan
-from testbed.readable import number, quantity
+from testbed.readable import number
 from testbed.report import (
     answers,
     captures,
@@ -21,19 +19,24 @@ from testbed.report import (
     failures,
     proof,
     provenance,
+    reasons,
     signals,
     svg,
     tables,
+    waterfall,
 )
 from testbed.report.document import asset, badge, document, key, panel
 from testbed.report.markup import Markup, element, joined
+from testbed.report.numbers import Number, main_numbers
 from testbed.report.signals import Tables
 from testbed.report.svg import Chart, Curve, TimeAxis
+from testbed.report.thinning import thinned
 from testbed.rundir import RunDir
 from testbed.verdict import Result, Verdict
 
 ZOOM_MARGIN_S = 5.0
 CURSOR_DIGITS = 4
+HINT = "; click, or arrows and Enter: the requests at that moment"
 
 
 def write(
@@ -70,19 +73,20 @@ def _page(
     findings: Sequence[Finding],
 ) -> str:
     drawn, cursor_series = draw_figures(charts.figures(plan, record_tables, axis), axis)
+    singles = waterfall.section(record_tables, axis)
     real = computing.in_real_time(plan, manifest)
     body = element(
         "main",
         _header(plan, verdict),
         proof.section(findings),
         _distrust(verdict),
-        _numbers(plan, record_tables, manifest, digest),
+        _numbers(main_numbers(plan, record_tables, manifest, digest)),
         section("What was expected", _expectations(plan, verdict)),
         answers.section(plan, record_tables),
         section("At a glance", tables.phases(record_tables, axis)),
         element("h2", "What happened"),
-        zoom_tools(axis),
-        drawn,
+        zoom_tools(axis, HINT),
+        element("div", drawn, singles, class_="figures"),
         _details(plan, record_tables),
         captures.section(run),
         computing.section(plan, manifest),
@@ -90,7 +94,8 @@ def _page(
         section("What is not modelled", provenance.not_modelled(plan, real_time=real)),
         element("footer", _footer(real_time=real)),
     )  # fmt: skip
-    return charts_document(f"{verdict.status}: {plan.name}", body, axis, cursor_series)
+    scripts = waterfall.script() if singles else None
+    return charts_document(f"{verdict.status}: {plan.name}", body, axis, cursor_series, scripts)
 
 
 def charts_document(
@@ -98,12 +103,14 @@ def charts_document(
     body: Markup,
     axis: TimeAxis,
     cursor_series: Mapping[str, Mapping[str, Sequence[float | None]]],
+    more: Markup | None = None,
 ) -> str:
-    """A page around `body`, with the script that all its charts share."""
+    """A page around `body`, with the script that all its charts share, and `more` after it."""
     data = {"span": [axis.from_s, axis.to_s], "plot": {"left": svg.LEFT, "width": svg.PLOT_WIDTH}}
     scripts = joined(
         element("script", _json({**data, "series": cursor_series}), type="application/json", id="chart-data"),
         element("script", asset("report.js")),
+        more,
     )
     return document(title, joined(body, scripts))
 
@@ -136,41 +143,16 @@ def _distrust(verdict: Verdict) -> Markup | None:
     )
 
 
-def _numbers(plan: Plan, record_tables: Tables, manifest: Mapping[str, object], digest: str) -> Markup:
-    requests, transfers = record_tables["requests"], record_tables["transfers"]
-    over_wan = transfers.filter((pl.col("use") == "kv") & pl.col("wan") & (pl.col("state") == "completed"))
-    completed = (requests["state"] == "completed").sum()
-    shown = {
-        "requests completed": joined(str(completed), element("small", f" of {requests.height}")),
-        "offloaded": joined(str((requests["route"] == "prfaas").sum()), element("small", " requests")),
-        "KV over the WAN": joined(quantity(float(over_wan["size_bytes"].sum()), "bytes")),
-        **_clock(record_tables, manifest, real_time=computing.in_real_time(plan, manifest)),
-        "scale": joined(
-            number(plan.scale), element("small", " full rate" if plan.scale == 1 else " of full rate")
-        ),
-        **({"policy": joined(plan.policy.name)} if plan.policy.name else {}),
-        "seed": joined(str(plan.seed)),
-        "record digest": element("code", digest[:12], title=digest),
-    }
-    return element(
-        "dl", [element("div", element("dt", name), element("dd", value)) for name, value in shown.items()],
-        class_="numbers",
-    )  # fmt: skip
-
-
-def _clock(record_tables: Tables, manifest: Mapping[str, object], *, real_time: bool) -> dict[str, Markup]:
-    last_s = max(
-        (table["t_s"].max() or 0.0 for table in record_tables.values() if "t_s" in table.columns), default=0.0
-    )
-    virtual_s, wall_s = manifest.get("virtual_s", last_s), manifest.get("wall_s")
-    shown = {}
-    if isinstance(virtual_s, int | float):
-        shown["real time" if real_time else "virtual time"] = joined(f"{virtual_s:,.1f} s")
-    if isinstance(wall_s, int | float):
-        shown["wall time"] = joined(f"{wall_s:,.1f} s")
-        if isinstance(virtual_s, int | float) and wall_s > 0 and not real_time:
-            shown["faster than real time"] = joined(f"{number(virtual_s / wall_s)} times")
-    return shown
+def _numbers(numbers: Sequence[Number]) -> Markup:
+    shown = [
+        element(
+            "div",
+            element("dt", one.name),
+            element("dd", one.value, element("small", one.rest) if one.rest else None),
+        )
+        for one in numbers
+    ]
+    return element("dl", shown, class_="numbers")
 
 
 def _footer(*, real_time: bool) -> str:
@@ -218,8 +200,8 @@ def _meter(result: Result, expectation: Expectation | None) -> Markup | None:
     )
 
 
-def zoom_tools(axis: TimeAxis) -> Markup:
-    """Zoom by button, for keyboards and for those who do not drag."""
+def zoom_tools(axis: TimeAxis, hint: str = "") -> Markup:
+    """Zoom by button, for keyboards and for those who do not drag; `hint`: what else can be done."""
     spans = [("all", axis.from_s, axis.to_s)]
     spans += [(name, from_s, to_s) for name, from_s, to_s in signals.phases(axis) if name != "whole run"]
     if axis.shaded:
@@ -237,8 +219,9 @@ def zoom_tools(axis: TimeAxis) -> Markup:
             )
             for name, from_s, to_s in spans
         ],
-        element("span", "or drag across a chart; Esc shows all", class_="soft"),
+        element("span", f"or drag across a chart{hint}; Esc shows all", class_="soft"),
         element("span", class_="at", id="cursor-at"),
+        element("span", class_="unseen", id="said", role="status"),
         class_="tools", role="toolbar", aria_label="zoom of all charts",
     )  # fmt: skip
 
@@ -251,7 +234,8 @@ def draw_figures(
     cursor: dict[str, dict[str, list[float | None]]] = {}
     for figure_index, figure in enumerate(wanted):
         panels: list[Markup] = []
-        for chart_index, chart in enumerate(figure.charts):
+        for chart_index, whole in enumerate(figure.charts):
+            chart = thinned(whole, axis)
             identity = f"chart-{figure_index}-{chart_index}"
             keys = []
             for index, curve in enumerate(chart.curves):
@@ -261,7 +245,7 @@ def draw_figures(
                 if readable:
                     cursor[output] = _cursor_values(curve)
             last = chart_index == len(figure.charts) - 1
-            drawing = svg.draw(chart, axis, identity, names=chart_index == 0, times=last, alt=_alt(chart))
+            drawing = svg.draw(chart, axis, identity, names=chart_index == 0, times=last, alt=_alt(whole))
             panels.append(panel(chart, keys, drawing))
         caption = element(
             "figcaption", element("strong", figure.heading), " ", element("span", figure.remark)
@@ -289,17 +273,23 @@ def _alt(chart: Chart) -> str:
 
 def _details(plan: Plan, record_tables: Tables) -> Markup:
     lost, failed = tables.endings(record_tables), failures.happened(record_tables)
+    single = tables.troubled(record_tables)
     return joined(
         section(
             "Requests",
             tables.by_route(record_tables),
             joined(element("h3", "Requests that did not complete"), lost) if lost else None,
+            joined(element("h3", "Failed or tried again, one by one"), single) if single else None,
             element("h3", "The slowest to their first token"),
             tables.slowest(record_tables),
         ),
         section("Failures", failed) if failed else None,
         section(
             "Decisions",
+            element("h3", "Why requests went where they went"),
+            reasons.routes(record_tables),
+            element("h3", "Why the threshold moved, or did not"),
+            reasons.control(record_tables),
             element("h3", "Moves of the threshold and of roles"),
             tables.threshold_changes(record_tables),
             _folded("The last requests routed", tables.last_routes(record_tables)),

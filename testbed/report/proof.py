@@ -12,7 +12,7 @@ from testbed.report.tables import grid
 
 
 def section(findings: Sequence[audit.Finding]) -> Markup:
-    """The answer, every miss in a sentence, and what was measured of each direction."""
+    """The answer, every miss in a sentence, what was measured of each direction; folded where all is well."""
     missed = [finding for finding in findings if not finding.ok]
     answer = "The link was not as asked" if missed else "The link was as asked"
     if missed and all(finding.measured == audit.ABSENT for finding in missed):
@@ -21,11 +21,17 @@ def section(findings: Sequence[audit.Finding]) -> Markup:
         [what, *(_cell(findings, what, direction) for direction in DIRECTIONS)]
         for what in dict.fromkeys(finding.what for finding in findings)
     ]
+    measured = grid(["", *ARROWS.values()], rows, left=3)
+    summary = f"{len(findings)} measurements, each as asked: what was asked, and what it was"
     return element(
         "section",
         element("h2", answer),
         element("ul", [element("li", finding.sentence) for finding in missed]) if missed else None,
-        element("div", grid(["", *ARROWS.values()], rows, left=3), class_="card"),
+        element(
+            "div",
+            measured if missed else element("details", element("summary", summary), measured),
+            class_="card slim",
+        ),
         class_="distrust" if missed else None,
     )
 

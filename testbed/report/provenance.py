@@ -57,18 +57,22 @@ def reproduce(plan: Plan, manifest: Mapping[str, object], digest: str, *, real_t
         if real_time
         else "The same seed on the same kernel gives the same record, digest for digest:"
     )
-    asked = manifest.get("command")
-    parts = [str(part) for part in asked] if isinstance(asked, list | tuple) else None
-    command = shlex.join(parts) if parts else str(asked or _default_command(plan))
     facts: list[list[Child]] = [
         [key, element("code", value)] for key, value in _flat(manifest).items() if key != "command"
     ]
     facts += [["record digest, from this record", element("code", digest)]]
     return joined(
         element("p", same),
-        element("pre", command),
+        element("pre", command(plan, manifest)),
         grid(["what", "value"], facts, left=2),
     )
+
+
+def command(plan: Plan, manifest: Mapping[str, object]) -> str:
+    """The command that made the run, or one that makes it again, ready for a shell."""
+    asked = manifest.get("command")
+    parts = [str(part) for part in asked] if isinstance(asked, list | tuple) else None
+    return shlex.join(parts) if parts else str(asked or _default_command(plan))
 
 
 def not_modelled(plan: Plan, *, real_time: bool) -> Markup:

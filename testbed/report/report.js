@@ -4,6 +4,7 @@
   const data = JSON.parse(document.getElementById("chart-data").textContent);
   const whole = data.span, { left, width } = data.plot;
   const charts = [...document.querySelectorAll("svg.chart")];
+  const said = document.getElementById("said");
   const at = document.getElementById("cursor-at");
   const buttons = [...document.querySelectorAll(".tools button")];
   let view = whole.slice();
@@ -80,8 +81,29 @@
     at.textContent = "";
   }
 
+  // By keyboard: arrows move the cursor, Enter asks for what was under way there.
+  let cursor = null;
+  function keyed(event, chart) {
+    const size = (view[1] - view[0]) / (event.shiftKey ? 10 : 100);
+    const before = cursor === null || cursor < view[0] || cursor > view[1] ? view[0] : cursor;
+    const after = { ArrowLeft: before - size, ArrowRight: before + size, Home: view[0], End: view[1], Enter: before }[event.key];
+    if (after === undefined) return;
+    event.preventDefault();
+    cursor = Math.min(view[1], Math.max(view[0], after));
+    point(cursor);
+    if (event.key === "Enter") {
+      document.dispatchEvent(new CustomEvent("moment", { detail: cursor }));
+      return;
+    }
+    const values = [...chart.closest(".panel").querySelectorAll(".key output")].map((one) => `${one.parentElement.firstChild.nextSibling.textContent} ${one.textContent}`);
+    said.textContent = [`${cursor.toFixed(2)} s`, ...values].join("; ");
+  }
+
   for (const chart of charts) {
-    let started = null, box = null;
+    let started = null, box = null, dragged = false;
+    chart.setAttribute("tabindex", "0");
+    chart.addEventListener("keydown", (event) => keyed(event, chart));
+    chart.addEventListener("blur", clear);
     const time = (event) => {
       const area = chart.getBoundingClientRect();
       const place = (event.clientX - area.left) / area.width * chart.viewBox.baseVal.width;
@@ -98,6 +120,7 @@
     chart.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || event.pointerType === "touch") return;
       event.preventDefault();
+      dragged = false;
       started = time(event);
       box = chart.appendChild(svg("rect", { class: "selection", y: 0, height: chart.dataset.base, width: 0 }));
       chart.setPointerCapture(event.pointerId);
@@ -107,14 +130,27 @@
       const ended = time(event), from = Math.min(started, ended), to = Math.max(started, ended);
       started = null;
       box.remove();
-      if (to - from > (view[1] - view[0]) / 100) show(from, to);
+      dragged = to - from > (view[1] - view[0]) / 100;
+      if (dragged) show(from, to);
     };
     chart.addEventListener("pointerup", finish);
     chart.addEventListener("pointercancel", finish);
+    chart.addEventListener("click", (event) => {
+      if (!dragged) document.dispatchEvent(new CustomEvent("moment", { detail: time(event) }));
+      dragged = false;
+    });
     chart.addEventListener("dblclick", () => show(whole[0], whole[1]));
   }
   for (const button of buttons) {
     button.addEventListener("click", () => show(Number(button.dataset.from), Number(button.dataset.to)));
   }
+  // On paper nothing can be unfolded.
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    unfolded = [...document.querySelectorAll("details:not([open])")];
+    for (const one of unfolded) one.open = true;
+  });
+  addEventListener("afterprint", () => { for (const one of unfolded) one.open = false; });
+  document.addEventListener("span", (event) => show(...event.detail));
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") show(whole[0], whole[1]); });
 })();

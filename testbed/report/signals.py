@@ -118,14 +118,17 @@ def total(pools: pl.DataFrame, pool: str, scale: float) -> Points:
     return times_s[::-1][::every][::-1], sums[::-1][::every][::-1]
 
 
-def retransmitted(tcp: pl.DataFrame, use: str) -> pl.DataFrame:
+def retransmitted(tcp: pl.DataFrame, use: str | None = None) -> pl.DataFrame:
     """Bytes sent again since the previous sample of the same socket, with columns t_s and bytes.
+
+    Of all sockets, or of those of one use.
 
     A counter that fell belongs to a new socket on the same ports: all it shows is new.
     """
     socket = ["host", "local", "remote"]
     delta = pl.col("bytes_retrans").diff().over(socket)
-    return tcp.filter(pl.col("use") == use).select(
+    chosen = tcp if use is None else tcp.filter(pl.col("use") == use)
+    return chosen.select(
         "t_s",
         pl.when(delta.is_null() | (delta < 0)).then(pl.col("bytes_retrans")).otherwise(delta).alias("bytes"),
     )
@@ -134,14 +137,19 @@ def retransmitted(tcp: pl.DataFrame, use: str) -> pl.DataFrame:
 def moving(
     times_s: list[float], values: list[float], width_s: float, statistic: Callable[[list[float]], float]
 ) -> Points:
-    """A statistic over the values of the last `width_s`, at every value; needs times in order."""
+    """A statistic over the values of the last `width_s`, at every value, or every n-th of very many.
+
+    Needs times in order.
+    """
     found: list[float | None] = []
     first = 0
-    for index, t_s in enumerate(times_s):
-        while times_s[first] < t_s - width_s:
+    every = max(1, -(-len(times_s) // MOST_POINTS))
+    chosen = range(len(times_s))[::-1][::every][::-1]
+    for index in chosen:
+        while times_s[first] < times_s[index] - width_s:
             first += 1
         found.append(statistic(values[first : index + 1]))
-    return list(times_s), found
+    return [times_s[index] for index in chosen], found
 
 
 def percentile(share: float) -> Callable[[list[float]], float]:

@@ -21,6 +21,8 @@ BOTTOM, BOTTOM_WITH_TIMES = 8, 24
 TICK_EVERY = 50
 """Height per line of the value axis, about."""
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
+MOST_TITLES, DOT_CELL = 1_500, 2
+"""More dots than that are drawn without titles, and on a grid of so many pixels."""
 MOST_LABEL_ROWS, LABEL_ROW_HEIGHT, LETTER_WIDTH = 2, 14, 7.0
 
 Shape = Literal["line", "step", "area", "band", "dots", "squares", "marks"]
@@ -37,7 +39,7 @@ class Curve:
     times_s: Sequence[float]
     values: Sequence[float | None]
     titles: Sequence[str] = ()
-    """For dots: what to show on hover."""
+    """For dots: what to show on hover; not shown where there are many."""
     lows: Sequence[float | None] = ()
     """For a band: its lower edge, where `values` are the upper one."""
     dashed: bool = False
@@ -168,6 +170,34 @@ def draw(chart: Chart, axis: TimeAxis, identity: str, *, names: bool, times: boo
     )
 
 
+def timeline(axis: TimeAxis, identity: str, height: int, alt: str) -> Markup:
+    """The axis, its events and shades without any curve: for what a script draws into it."""
+    frame = _Frame(top_y=TOP, base_y=height - BOTTOM_WITH_TIMES)
+    stretched = element(
+        "g",
+        [_shade(axis, frame, span) for span in axis.shaded],
+        [_event_line(axis, frame, t_s) for t_s, _ in axis.events],
+        class_="stretch",
+    )
+    return element(
+        "svg",
+        element(
+            "clipPath", element("rect", x=LEFT, y=0, width=PLOT_WIDTH, height=height), id=f"clip-{identity}"
+        ),
+        element("rect", x=LEFT, y=0, width=PLOT_WIDTH, height=frame.base_y, fill="none", class_="plot"),
+        element("g", stretched, clip_path=f"url(#clip-{identity})"),
+        element("g", class_="row-names"),
+        element("g", _time_ticks(axis, height), class_="time-ticks"),
+        element("line", class_="cursor", x1=0, x2=0, y1=TOP, y2=frame.base_y),
+        viewBox=f"0 0 {WIDTH} {height}",
+        class_="chart",
+        id=identity,
+        role="img",
+        aria_label=alt,
+        data_base=frame.base_y,
+    )
+
+
 def _curve(curve: Curve, axis: TimeAxis, values: _ValueAxis) -> Markup:
     style = f"stroke:var(--{curve.colour})"
     points = [
@@ -175,19 +205,10 @@ def _curve(curve: Curve, axis: TimeAxis, values: _ValueAxis) -> Markup:
         for t_s, value in zip(curve.times_s, curve.values, strict=True)
     ]
     if curve.shape in ("dots", "squares"):
-        titles = curve.titles or [""] * len(points)
-        return element(
-            "g",
-            [
-                element("path", element("title", title), d=f"M{point[0]:.1f} {point[1]:.1f}h.01")
-                for point, title in zip(points, titles, strict=True)
-                if point
-            ],
-            class_=curve.shape,
-            style=style,
-        )
+        return element("g", _dots(points, curve.titles), class_=curve.shape, style=style)
     if curve.shape == "marks":
-        marks = "".join(f"M{point[0]:.1f} {values.base_y}v-14" for point in points if point)
+        places = sorted({round(point[0], 1) for point in points if point})
+        marks = "".join(f"M{x:.1f} {values.base_y}v-14" for x in places)
         return element("path", d=marks, class_="marks", style=style)
     if curve.shape == "band":
         return _band(curve, axis, values)
@@ -201,6 +222,19 @@ def _curve(curve: Curve, axis: TimeAxis, values: _ValueAxis) -> Markup:
         for run in runs
     )
     return joined(element("path", d=filled, class_="filled", style=f"fill:var(--{curve.colour})"), line)
+
+
+def _dots(points: Sequence[tuple[float, float] | None], titles: Sequence[str]) -> list[Markup]:
+    """A path with a title for each dot, or one path for all of many, with one dot where several meet."""
+    if titles and len(points) <= MOST_TITLES:
+        return [
+            element("path", element("title", title), d=f"M{point[0]:.1f} {point[1]:.1f}h.01")
+            for point, title in zip(points, titles, strict=True)
+            if point
+        ]
+    cells = {(round(point[0] / DOT_CELL), round(point[1] / DOT_CELL)) for point in points if point}
+    places = [f"M{x * DOT_CELL} {y * DOT_CELL}h.01" for x, y in sorted(cells)]
+    return [element("path", d="".join(places))] if places else []
 
 
 def _band(curve: Curve, axis: TimeAxis, values: _ValueAxis) -> Markup:

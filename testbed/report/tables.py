@@ -11,8 +11,10 @@ from testbed.report import signals
 from testbed.report.markup import Child, Markup, element, joined
 from testbed.report.signals import Tables
 from testbed.report.svg import TimeAxis
+from testbed.report.waterfall import mention
 
 SLOWEST, LAST_CHANGES, LAST_ROUTES, MOST_CONNECTIONS = 10, 16, 10, 24
+MOST_TROUBLED = 30
 DASH = "\N{EN DASH}"
 ROUTES = {"prfaas": "prefilled in A (offloaded)", "pd": "prefilled in B", None: "not routed"}
 
@@ -24,7 +26,11 @@ def grid(
     if not rows:
         return element("p", empty, class_="soft")
     classes = [None if index < left else "n" for index in range(len(heads))]
-    head = [element("th", text, class_=kind, scope="col") for text, kind in zip(heads, classes, strict=True)]
+    # A column without a name has no header: an empty one would be read aloud as one.
+    head = [
+        element("th", text, class_=kind, scope="col") if text else element("td")
+        for text, kind in zip(heads, classes, strict=True)
+    ]
     body = [
         element("tr", [element("td", cell, class_=kind) for cell, kind in zip(row, classes, strict=True)])
         for row in rows
@@ -121,7 +127,7 @@ def slowest(tables: Tables) -> Markup:
         parts = [row["queue_s"] or 0.0, row["prefill_s"] or 0.0, row["kv_transfer_s"] or 0.0]
         rest = max(0.0, row["ttft_s"] - sum(parts))
         rows.append([
-            str(row["id"]),
+            mention(row),
             row["prefill"] or DASH,
             _stack([*parts, rest], float(longest) if isinstance(longest, float) else 1.0),
             shown(row["sent_s"], "s"),
@@ -146,6 +152,35 @@ def slowest(tables: Tables) -> Markup:
         "KV", "rest",
     ]  # fmt: skip
     return joined(grid(heads, rows, left=3, empty="no request got a first token"), key if rows else None)
+
+
+def troubled(tables: Tables) -> Markup | None:
+    """Requests that did not complete or were tried again, one by one; None where there were none."""
+    again = pl.col("recomputed") | pl.col("retried") | (pl.col("attempts") > 1)
+    found = tables["requests"].filter((pl.col("state") != "completed") | again)
+    if found.is_empty():
+        return None
+    lost_first = found.sort(pl.col("state") == "completed", "id").head(MOST_TROUBLED)
+    rows: list[list[Child]] = [
+        [
+            mention(row),
+            row["state"],
+            row["cause"] or DASH,
+            row["prefill"] or DASH,
+            row["decode"] or DASH,
+            shown(row["sent_s"], "s"),
+            str(row["attempts"]),
+            *(shown(row[column], "s") for column in ("queue_s", "prefill_s", "kv_transfer_s", "e2e_s")),
+        ]
+        for row in lost_first.iter_rows(named=True)
+    ]
+    heads = [
+        "request", "state", "cause", "prefill", "decode", "sent at", "attempts", "queue", "prefill", "KV",
+        "whole",
+    ]  # fmt: skip
+    rest = found.height - len(rows)
+    note = element("p", f"and {rest:,} more", class_="soft") if rest else None
+    return joined(grid(heads, rows, left=5), note)
 
 
 def threshold_changes(tables: Tables) -> Markup:

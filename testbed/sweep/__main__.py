@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from testbed.command import run_command
+from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
 from testbed.run import place
 from testbed.runs import Wanted, run_all
@@ -99,7 +99,7 @@ def sweep(
     Or run a sweep file. Exit code: 0 every run has a verdict, or the boundary is found, 1 there is none;
     2, 3 and 4 as above.
     """
-    console = Console()
+    console = terminal()
     where = out or OUT / paths[0].resolve().stem
     at_a_time = min(len(os.sched_getaffinity(0)), MAX_JOBS)
     sweep_files = [path for path in paths if is_sweep_file(path)]

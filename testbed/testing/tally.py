@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from testbed import step_summary
+from testbed import markdown, step_summary
 
 HEAD: Final = ("test", "result", "verdict", "finding", "report")
 
@@ -31,7 +31,7 @@ class Tally:
     def pytest_sessionfinish(self) -> None:
         """Append the table to the files that were asked for."""
         if self._rows:
-            text = step_summary.table(HEAD, sorted(self._rows.values()))
+            text = markdown.table(HEAD, sorted(self._rows.values()))
             step_summary.append(f"### Scenarios\n\n{text}\n", self._places)
 
 

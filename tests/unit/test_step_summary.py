@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed import run, runs, step_summary
+from testbed import markdown, run, runs, step_summary
 from testbed.command import run_command
 from testbed.kernel import Clock
 from testbed.runs import Wanted
@@ -25,7 +25,7 @@ FAILED = Result(
 @given(st.text())
 def test_a_cell_stays_in_its_row(text: str) -> None:
     """Whatever stands in it: one line, no bar that is not escaped, no tag but that for a new line."""
-    line = step_summary.table(("x",), [(text,)]).split("\n")[2]
+    line = markdown.table(("x",), [(text,)]).split("\n")[2]
     inner = line.removeprefix("| ").removesuffix(" |").replace("\\\\", "").replace("\\|", "")
     assert "|" not in inner
     assert "<" not in inner.replace("<br>", "")
