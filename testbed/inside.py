@@ -270,7 +270,7 @@ class Run:
             *self._others.jobs(t0_ns),
         ]
         if plan.compute != "real" and not virtual_time():  # real kernels are to take what there is
-            jobs.append(Lag(allowed_ns(plan), self.distrust).watch())
+            jobs.append(Lag(allowed_ns(plan), self.distrust).watch(t0_ns))
         return [asyncio.create_task(job) for job in jobs]
 
     def _faults(self, t0_ns: int, containers: Containers | None) -> list[asyncio.Task[None]]:

@@ -44,6 +44,12 @@ class _Switch(_Entered, Switch):  # type: ignore[misc]
         self.terminate()
 
 
+class _Intf(NetlinkIntf):
+    def updateIP(self) -> str | None:  # noqa: N802 - Mininet's name
+        """The address as it is known, for which Mininet would ask ifconfig."""
+        return self.ip or None
+
+
 class _Link(NetlinkLink):
     @classmethod
     def makeIntfPair(cls, *_args: object, **_params: object) -> None:  # noqa: N802 - Mininet's name
@@ -60,7 +66,7 @@ def prompt(topology: str, params: dict[str, int], place: Path, stdin: TextIO = s
         topo=TOPOLOGIES[topology](**params),
         **kinds,
         link=_Link,
-        intf=NetlinkIntf,
+        intf=_Intf,
         controller=None,
         build=True,
     )

@@ -6,11 +6,11 @@ which rates and delays are made. In virtual time nothing is late, and nobody loo
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
 
+from testbed.moments import until
 from testbed.plan import DIRECTIONS, Plan
 
 INTERVAL_NS: Final = 10_000_000
@@ -38,13 +38,14 @@ class Lag:
         self._allowed_ns, self._distrust = allowed_ns, distrust
         self._span_ns = self._over_ns = self._worst_ns = 0
 
-    async def watch(self) -> None:
-        """Until it is cancelled; what it has to say it says then."""
+    async def watch(self, begin_ns: int) -> None:
+        """From that moment until it is cancelled; what it has to say it says then."""
         try:
             while True:
-                begin_ns = time.monotonic_ns()
-                await asyncio.sleep(INTERVAL_NS / 1e9)
-                self.add(time.monotonic_ns() - begin_ns)
+                await until(begin_ns + INTERVAL_NS)
+                now_ns = time.monotonic_ns()
+                self.add(now_ns - begin_ns)
+                begin_ns = now_ns
         finally:
             if said := self.finding():
                 self._distrust(said)

@@ -65,12 +65,12 @@ def test_nothing_measured_is_no_finding() -> None:
 
 
 HOGGED = """
-import asyncio, os, sys
+import asyncio, os, sys, time
 from testbed.telemetry.lag import Lag
 os.sched_setaffinity(0, {int(sys.argv[1])})
 said = []
 async def main():
-    watching = asyncio.create_task(Lag(5_000_000, said.append).watch())
+    watching = asyncio.create_task(Lag(5_000_000, said.append).watch(time.monotonic_ns()))
     await asyncio.sleep(0.1)
     print("watching", flush=True)
     await asyncio.sleep(0.8)
@@ -112,7 +112,7 @@ def test_the_watch_speaks_when_it_is_cancelled() -> None:
     said: list[str] = []
 
     async def main() -> None:
-        watching = asyncio.create_task(Lag(LEAST_NS, said.append).watch())
+        watching = asyncio.create_task(Lag(LEAST_NS, said.append).watch(time.monotonic_ns()))
         await asyncio.sleep(2 * INTERVAL_NS / 1e9)
         time.sleep(0.3)  # noqa: ASYNC251 - nobody else in this loop goes on
         await asyncio.sleep(2 * INTERVAL_NS / 1e9)
