@@ -4,7 +4,7 @@ COMMAND is the first process of a pid namespace of its own. When it ends, or thi
 way, the kernel kills everything that it had started, containers too, and with the last of them go the mounts
 and the network namespaces, which have no name outside. What is left is put back by this process: control
 groups, and settings of the whole kernel. A file with the run's label, locked by this process, notes them, so
-that after a crash of this process itself `testbed.clean` can do the same.
+that after a crash of this process itself the next run, or `testbed.clean`, can do the same.
 
 Asked to end (SIGTERM, SIGINT, SIGHUP) it asks COMMAND by SIGINT, and ends it when that takes too long.
 """
@@ -38,6 +38,8 @@ def main() -> None:
     """End as COMMAND did."""
     label = f"testbed-{os.getpid()}"
     signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING, signal.SIGCHLD])
+    for note in left():
+        restore(note)
     with noted(label):
         status = _follow(_start(label, sys.argv[1:]))
     if os.WIFSIGNALED(status):

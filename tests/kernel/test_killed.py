@@ -14,11 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testbed import clean, sysctl
-from testbed.kernel import enclosed, groups
+from testbed.command import run_command
+from testbed.kernel import enclosed, groups, scratch
 from testbed.kernel.uml import Uml
 from testbed.rundir import RunDir
 from tests.e2e.commands import SCENARIOS, start, survivors, until
@@ -58,7 +60,7 @@ def namespaces_of(kind: str) -> set[str]:
     return found
 
 
-def machine() -> dict[str, object]:
+def machine() -> dict[str, Any]:
     """What anybody on this machine can see: mounts, named namespaces, interfaces, groups, settings."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     named = Path("/run/netns")
@@ -72,7 +74,7 @@ def machine() -> dict[str, object]:
     }
 
 
-def until_same(before: dict[str, object], place: Path) -> None:
+def until_same(before: dict[str, Any], place: Path) -> None:
     """Wait until nothing is left of what works in `place`, and the machine is as before."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -107,6 +109,39 @@ def test_a_guest_leaves_nothing(tmp_path: Path) -> None:
     assert [one.what for one in clean.left() if str(tmp_path) in one.what] == []
 
 
+def start_here(run: RunDir) -> subprocess.Popen[bytes]:
+    """A run of the stand-in on the present kernel."""
+    run.path.mkdir(parents=True)
+    return subprocess.Popen(
+        ["env", "--default-signal=INT", sys.executable, "-c", HOST, PAYLOAD, run.path],
+        cwd=PROJECT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.skipif(not PERMITTED, reason="needs root and control groups")
+def test_when_all_that_could_clean_up_is_killed_clean_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel ends every process; groups and settings stay, until somebody cleans up."""
+    before = machine()
+    run = RunDir(tmp_path / "run")
+    with start_here(run) as process:
+        until(lambda: run.console.is_file() and "up\n" in run.console.read_text())
+        (note,) = set(enclosed.notes()) - set(before["notes"])
+        process.kill()
+        os.kill(int(note.stem.removeprefix("testbed-")), signal.SIGKILL)
+    until(lambda: not survivors(tmp_path))
+    assert machine() != before
+    assert note in enclosed.left()
+    monkeypatch.setattr(groups, "labels", list)  # other tests may be cleaning, too
+    monkeypatch.setattr(scratch, "abandoned", list)
+    assert run_command(clean.app, []) == 0
+    monkeypatch.undo()
+    assert machine() == before
+
+
 @pytest.mark.skipif(not PERMITTED, reason="needs root and control groups")
 def test_the_host_s_kernel_is_as_before(tmp_path: Path) -> None:
     """The same on the present kernel, with namespaces, a shaped link and containers."""
@@ -114,13 +149,7 @@ def test_the_host_s_kernel_is_as_before(tmp_path: Path) -> None:
     for number, (after_s, how) in enumerate(moments()):
         place = tmp_path / str(number)
         run = RunDir(place / "run")
-        run.path.mkdir(parents=True)
-        with subprocess.Popen(
-            ["env", "--default-signal=INT", sys.executable, "-c", HOST, PAYLOAD, run.path],
-            cwd=PROJECT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
+        with start_here(run) as process:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(after_s * 0.6)  # it is up after 1 s
             assert process.poll() is None, run.console.read_text()
