@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from testbed import real_rate
+from testbed import real_rate, run
+from testbed.command import run_command
 from testbed.errors import MachineError
-from testbed.kernel import carry
+from testbed.kernel import Needs, carry
 from testbed.real_rate import LEAST_SCALE, SHARE, refuse
-from tests.unit.link_plans import planned
+from tests.unit.link_plans import LINK, planned
 
 GBIT = 10**9
 PLAN = structs.replace(planned(), changes=())
@@ -76,6 +79,29 @@ def test_what_cannot_be_measured_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_options: ended)
     with pytest.raises(MachineError, match=r"could not be measured: .*OSError: no veth"):
         real_rate.require(planned())
+
+
+class Nowhere:
+    """The host's kernel, in which nothing happens."""
+
+    name = "host"
+
+    def execute(self, run_dir: Path, needs: Needs, on_line: Callable[[str], None]) -> None:
+        """End at once."""
+
+
+@pytest.mark.parametrize(("carried_bps", "exit_code"), [(30 * GBIT, 2), (3 * GBIT, 4)])
+def test_a_run_on_the_host_is_preceded_by_the_measurement(
+    carried_bps: int, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figure stands in the manifest; a run that is refused makes no directory."""
+    monkeypatch.setattr(run, "place", lambda *_arguments: (Nowhere(), "real"))
+    monkeypatch.setattr(real_rate, "carries_bps", lambda: carried_bps)
+    assert run_command(run.app, [str(LINK), "--out", str(tmp_path / "runs")]) == exit_code
+    manifests = list(tmp_path.glob("runs/latest/manifest.json"))
+    assert [json.loads(one.read_bytes())["carried_bps"] for one in manifests] == [carried_bps][
+        : exit_code < 4
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
