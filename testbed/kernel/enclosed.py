@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +38,6 @@ def main() -> None:
     """End as COMMAND did."""
     label = f"testbed-{os.getpid()}"
     signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING, signal.SIGCHLD])
-    for note in left():
-        restore(note)
     with noted(label):
         status = _follow(_start(label, sys.argv[1:]))
     if os.WIFSIGNALED(status):
@@ -53,27 +51,53 @@ def main() -> None:
 
 @contextmanager
 def noted(label: str) -> Iterator[None]:
-    """Around a run: its note is there, locked; afterwards its groups are gone and settings as before."""
+    """Around a run: its note is there, locked; afterwards its groups are gone and settings as before.
+
+    As before the first of several runs at a time, that is, and after the last of them.
+    """
     NOTES.mkdir(mode=0o755, exist_ok=True)
     note = NOTES / f"{label}.json"
-    with note.open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        json.dump(sysctl.of_kernel(), file)
-        file.flush()
+    with ExitStack() as stack:
+        with _alone():
+            for other in left():
+                _put_back(other)
+            others = [json.loads(one.read_bytes()) for one in notes()]
+            file = stack.enter_context(note.open("w", encoding="utf-8"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            json.dump(others[0] if others else sysctl.of_kernel(), file)
+            file.flush()
         try:
             yield
         finally:
-            restore(note)
+            with _alone():
+                _put_back(note)
 
 
 def restore(note: Path) -> bool:
     """Put back what a run that has ended left of its label; whether all is gone."""
+    with _alone():
+        return not is_held(note) and _put_back(note)
+
+
+def _put_back(note: Path) -> bool:
     gone = groups.remove(note.stem)
     if gone:
-        with suppress(OSError, ValueError):
-            sysctl.put_back(json.loads(note.read_bytes()))
+        if notes() == [note]:
+            with suppress(OSError, ValueError):
+                sysctl.put_back(json.loads(note.read_bytes()))
         note.unlink(missing_ok=True)
     return gone
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other process reads or changes notes meanwhile."""
+    directory = os.open(NOTES, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def left() -> list[Path]:

@@ -154,22 +154,23 @@ def test_groups_of_the_dead_go_with_all_in_them(
 
 
 @root_only
-def test_settings_come_back(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a run had set for the whole kernel is put back by its note; that of a living one stays."""
+def test_settings_come_back_after_the_last_run(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    """What runs had set for the whole kernel is put back by their notes, once none of them goes on."""
     before = sysctl.of_kernel()
-    note = places.notes / f"testbed-{dead_pid()}.json"
-    changed = {**before, "net.core.netdev_max_backlog": "4321"}
-    note.write_text(json.dumps(before), encoding="utf-8")
-    held = places.notes / f"testbed-{os.getpid()}.json"
+    dead, held = (places.notes / f"testbed-{pid}.json" for pid in (dead_pid(), os.getpid()))
+    for note in (dead, held):
+        note.write_text(json.dumps(before), encoding="utf-8")
+    removed = "removed run {} on this kernel: groups, containers, settings"
     try:
-        sysctl.put_back(changed)
-        with held.open("w") as file:
+        sysctl.put_back({**before, "net.core.netdev_max_backlog": "4321"})
+        with held.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            assert said(capsys) == [f"removed run {note.stem} on this kernel: groups, containers, settings"]
+            assert said(capsys) == [removed.format(dead.stem)]
+            assert sysctl.of_kernel() != before
+        assert said(capsys) == [removed.format(held.stem)]
         assert sysctl.of_kernel() == before
     finally:
         sysctl.put_back(before)
-    assert (note.exists(), held.exists()) == (False, True)
 
 
 @root_only
