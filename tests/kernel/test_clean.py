@@ -181,6 +181,8 @@ def test_everything_of_others_survives(
     mine = places.temporary / "testbed-run-mine"
     mine.mkdir(mode=0o700)
     process = started(processes, "sleep", "60", cwd=mine)
+    if not Path("/run/netns").is_mount():
+        processes.callback(subprocess.run, ["umount", "/run/netns"], check=True)
     subprocess.run(["ip", "netns", "add", "testbed-foreign"], check=True)
     processes.callback(subprocess.run, ["ip", "netns", "del", "testbed-foreign"], check=True)
     pair = "add testbed0 type veth peer name testbed1"
