@@ -6,11 +6,11 @@ which rates and delays are made. In virtual time nothing is late, and nobody loo
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
 
-from testbed.moments import until
 from testbed.plan import DIRECTIONS, Plan
 
 INTERVAL_NS: Final = 10_000_000
@@ -39,14 +39,26 @@ class Lag:
         self._span_ns = self._over_ns = self._worst_ns = 0
 
     async def watch(self, begin_ns: int) -> None:
-        """From that moment until it is cancelled; what it has to say it says then."""
+        """From that moment until it is cancelled; what it has to say it says then.
+
+        By a timer and not by sleeping, for the sake of machines to which a wake-up is work.
+        """
+        loop, never = asyncio.get_running_loop(), asyncio.Event()
+        timer: asyncio.TimerHandle
+
+        def tick() -> None:
+            nonlocal begin_ns, timer
+            now_ns = time.monotonic_ns()
+            self.add(now_ns - begin_ns)
+            begin_ns = now_ns
+            timer = loop.call_later(INTERVAL_NS / 1e9, tick)
+
+        first_s = (begin_ns + INTERVAL_NS - time.monotonic_ns()) / 1e9
+        timer = loop.call_later(max(0.0, first_s), tick)
         try:
-            while True:
-                await until(begin_ns + INTERVAL_NS)
-                now_ns = time.monotonic_ns()
-                self.add(now_ns - begin_ns)
-                begin_ns = now_ns
+            await never.wait()
         finally:
+            timer.cancel()
             if said := self.finding():
                 self._distrust(said)
 
