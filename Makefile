@@ -1,10 +1,11 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fidelity paper campaign bench clean
+.PHONY: help setup run test check fidelity paper campaign killed bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
 SEEDS := 1-200
+KILLS := 50
 
 help: ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -35,6 +36,9 @@ paper: setup ## run the paper's experiments, write the tables of docs/paper.md
 
 campaign: setup ## run every scenario of scenarios/faults with 200 seeds: make campaign SEEDS=1-20
 	$(PYTHON) -m testbed.sweep scenarios/faults --seeds $(SEEDS)
+
+killed: setup ## kill runs at 50 random moments each way, look for what they left: make killed KILLS=10
+	KILLS=$(KILLS) $(PYTHON) -m pytest tests/kernel/test_killed.py
 
 bench: setup ## measure how fast it is, write benchmarks/RESULTS.md and results.json
 	$(PYTHON) -m benchmarks

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from testbed import calibrate, check, replay, run
+from testbed import calibrate, check, clean, replay, run
 from testbed.command import run_command
 from testbed.compare import __main__ as compare
 from testbed.kernel.build import build
@@ -18,6 +18,7 @@ app = typer.Typer(add_completion=False, help="A wind tunnel for cross-datacenter
 app.command()(run.run)
 app.command()(check.check)
 app.command()(calibrate.calibrate)
+app.command()(clean.clean)
 app.command()(report.report)
 app.command(name="replay")(replay.replay_command)
 app.command()(sweep.sweep)

@@ -38,8 +38,9 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
     disk and a closed pipe end with 2: whatever was asked, it was not answered. So does a fault of ours, with
     its traceback; Python's own 1 would say FAIL.
     """
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, _interrupt)
+    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, _interrupt)
     atexit.register(gc.freeze)  # else Python looks for cycles in all that was loaded, 0.3 s, before it ends
     try:
         exit_code = app(args=arguments, standalone_mode=False) or 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -120,7 +121,7 @@ class Containers:
             "run",
             f"--bundle={bundle}",
             f"--pid-file={pid_file}",
-            f"testbed-{os.getpid()}-{name}",
+            f"{namespaces.label()}-{name}",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -208,6 +209,7 @@ class Containers:
 
     def _specification(self, recipe: Recipe) -> dict[str, Any]:
         name = recipe.name
+        files = min(_FILES_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         return {
             "ociVersion": "1.0.0",
             "hostname": name,
@@ -226,7 +228,7 @@ class Containers:
                 "user": {"uid": 0, "gid": 0},
                 "noNewPrivileges": True,
                 "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
-                "rlimits": [{"type": "RLIMIT_NOFILE", "hard": _FILES_MAX, "soft": _FILES_MAX}],
+                "rlimits": [{"type": "RLIMIT_NOFILE", "hard": files, "soft": files}],
             },
             "mounts": self._mounts(recipe.shares),
             "linux": {
@@ -234,7 +236,7 @@ class Containers:
                     *({"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
                     {"type": "network", "path": str(namespaces.NETNS_DIR / recipe.host)},
                 ],
-                "cgroupsPath": f"/testbed-{os.getpid()}/{name}",
+                "cgroupsPath": f"/{namespaces.label()}/{name}",
                 "resources": {
                     "memory": {"limit": recipe.memory_bytes},
                     "pids": {"limit": _PIDS_MAX},

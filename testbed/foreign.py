@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
+from typing import Any
 
 _distutils = ModuleType("distutils.version")
 vars(_distutils)["StrictVersion"] = str
@@ -34,5 +35,15 @@ __all__ = [
     "common_act",
     "nla",
     "plugins",
+    "prompt_class",
     "tcmsg",
 ]
+
+
+def prompt_class() -> Any:
+    """Mininet's prompt, which no guest needs, and which says what it has to say by a logger."""
+    from mininet.cli import CLI  # noqa: PLC0415 - see above
+    from mininet.log import setLogLevel  # noqa: PLC0415
+
+    setLogLevel("output")
+    return CLI

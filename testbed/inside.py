@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from agents.config import COMPUTE_ENVIRONMENT
-from testbed import filling, namespaces, probes, reference, sysctl
+from testbed import filling, holding, namespaces, probes, reference, sysctl
 from testbed.capture.tcpdump import FLUSH_S, Captures
 from testbed.containers import Container, Containers, Recipe
 from testbed.errors import AgentError, TestbedError
@@ -34,6 +34,7 @@ from testbed.shaping.link import WanDirection, loss_ratio, super_packet_bytes
 from testbed.shaping.segmentation import loses_super_packets_whole
 from testbed.system import agent_config, congestion_controls, prefixes_bytes, shares_prefixes
 from testbed.telemetry import path
+from testbed.telemetry.lag import Lag, allowed_ns
 from testbed.telemetry.link import LinkCounters
 from testbed.telemetry.samplers import TCP_INTERVAL_NS, SettingsReader, every, link_sampler, tcp_sampler
 from testbed.telemetry.watch import Watch
@@ -147,6 +148,7 @@ class Run:
             if containers is not None and plan.compute == "real":
                 await self._reference(containers)
             self._bench.note("end", end_ns, reason="complete")
+            await holding.held(self._run)
         finally:
             stage("stopping")
             await cancelled(background)
@@ -257,10 +259,7 @@ class Run:
             {agent.host for agent in plan.agents if agent.role == "prefill"} | self._others.senders
         )
         jobs: list[Coroutine[Any, Any, None]] = [
-            every(
-                plan.sample_ns,
-                self._link_sampler(),
-            ),
+            every(plan.sample_ns, self._link_sampler()),
             every(
                 min(TCP_INTERVAL_NS, 10 * plan.sample_ns),
                 tcp_sampler(senders, self._tcp, self._others.bulk_ends),
@@ -270,6 +269,8 @@ class Run:
             self._timeline(t0_ns),
             *self._others.jobs(t0_ns),
         ]
+        if plan.compute != "real" and not virtual_time():  # real kernels are to take what there is
+            jobs.append(Lag(allowed_ns(plan), self.distrust).watch(t0_ns))
         return [asyncio.create_task(job) for job in jobs]
 
     def _faults(self, t0_ns: int, containers: Containers | None) -> list[asyncio.Task[None]]:
@@ -368,7 +369,7 @@ def main() -> None:
     try:
         stage("building network")
         plan = Plan.read(run.plan)
-        namespaces.private_mounts()
+        namespaces.private_mounts(WORK)
         with ExitStack() as stack:
             connections = len(plan.agents) * plan.transport.connections
             stack.enter_context(sysctl.for_kernel(plan.window_bytes, connections))

@@ -61,7 +61,8 @@ def write(
         "scenario_sha256": _of_file(run.scenario),
         "plan_sha256": _of_file(run.plan),
         "kernel": kernel,
-        **(_host() if kernel == "host" else _guest(run)),
+        **_guest(run),
+        **(_host() if kernel == "host" else {}),
         **_policy(plan),
         "version": _version(),
         **_commit(),
@@ -97,7 +98,7 @@ def _computing(plan: Plan) -> tuple[str, ...]:
 
 
 def _guest(run: RunDir) -> dict[str, Any]:
-    """What the guest was when it booted."""
+    """What the guest was when it booted; of the host's kernel, what it was found to carry."""
     noted: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         noted = json.loads(run.guest.read_bytes())

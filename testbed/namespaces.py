@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NETNS_DIR = Path("/run/netns")
+LABEL_VARIABLE, PID_VARIABLE = "TESTBED_LABEL", "TESTBED_PID"
+"""In the environment of a run on a kernel that it shares: its label, and its process as others see it."""
 
-_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000  # include/uapi/linux/sched.h
-_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # include/uapi/linux/mount.h
+_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000  # include/uapi/linux/sched.h
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 0x2, 0x4, 0x8  # include/uapi/linux/mount.h
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_MNT_DETACH = 0x2  # include/linux/fs.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -25,12 +29,36 @@ def _check(result: int, what: str) -> None:
         raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
-def private_mounts() -> None:
-    """Give this process a mount namespace of its own, with an empty /run/netns."""
+def label() -> str:
+    """What containers and control groups of this run are called after."""
+    return os.environ.get(LABEL_VARIABLE) or f"testbed-{os.getpid()}"
+
+
+def private_mounts(*places: Path) -> None:
+    """Give this process a mount namespace of its own, with an empty /run/netns, and more empty `places`."""
+    _unshare_mounts()
+    for place in (NETNS_DIR, *places):
+        place.mkdir(parents=True, exist_ok=True)
+        _check(_libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, None), f"mount {place}")
+
+
+def private_processes() -> None:
+    """The next child of this process is the first in a pid namespace; with it, all the others there end."""
+    _check(_libc.unshare(_CLONE_NEWPID), "unshare(CLONE_NEWPID)")
+
+
+def own_proc(*hidden: Path) -> None:
+    """Give this process a /proc that shows its pid namespace, and take the mounts `hidden` from its sight."""
+    _unshare_mounts()
+    for place in hidden:
+        _check(_libc.umount2(os.fsencode(place), _MNT_DETACH), f"umount {place}")
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _check(_libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount /proc")
+
+
+def _unshare_mounts() -> None:
     _check(_libc.unshare(_CLONE_NEWNS), "unshare(CLONE_NEWNS)")
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "make / private")
-    NETNS_DIR.mkdir(exist_ok=True)
-    _check(_libc.mount(b"tmpfs", os.fsencode(NETNS_DIR), b"tmpfs", 0, None), f"mount {NETNS_DIR}")
 
 
 def create(name: str) -> Path:

@@ -179,7 +179,7 @@ class Programs:
             "run",
             f"--bundle={bundle}",
             f"--pid-file={bundle / 'pid'}",
-            f"testbed-{os.getpid()}-program-{program.name}",
+            f"{namespaces.label()}-program-{program.name}",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -280,7 +280,7 @@ class Programs:
                     *({"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
                     {"type": "network", "path": str(namespaces.NETNS_DIR / program.host)},
                 ],
-                "cgroupsPath": f"/testbed-{os.getpid()}/program-{program.name}",
+                "cgroupsPath": f"/{namespaces.label()}/program-{program.name}",
                 "resources": {"memory": {"limit": program.memory_bytes}, "pids": {"limit": PIDS_MAX}},
             },
         }

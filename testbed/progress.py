@@ -70,6 +70,13 @@ class Progress:
         elif text.strip() and not self._quiet:
             self._console.print(_printable(text), markup=False, highlight=False)
 
+    def end(self, text: str) -> None:
+        """Say something after which the terminal is somebody else's."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        print(text, flush=True)
+
     def _stage(self, name: str) -> None:
         if name == "running":
             self._running_since = time.monotonic()

@@ -6,6 +6,7 @@ scenario -> plan -> kernel -> inside -> record -> verdict -> report; this file i
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -19,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from testbed import probe_templates, step_summary, verdict
+from testbed import holding, probe_templates, real_rate, step_summary, verdict
 from testbed.capture import tcpdump
 from testbed.command import run_command, terminal
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
@@ -55,6 +56,8 @@ def run(
     out: Annotated[Path, typer.Option(help="Where run directories go.")] = OUT,
     no_report: Annotated[bool, typer.Option("--no-report", help="Leave report.html out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict only.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Keep the network up at the end (host).")] = False,
+    cli: Annotated[bool, typer.Option("--cli", help="The same, with Mininet's prompt (host).")] = False,
     verify_determinism: Annotated[
         bool, typer.Option("--verify-determinism", help="Run twice and compare; 2 when the records differ.")
     ] = False,
@@ -68,6 +71,8 @@ def run(
     _check_real_kernels(loaded, plan, time_of)
     for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
         print(f"warning: {warning}", file=sys.stderr)
+    keep: holding.How | None = "cli" if cli else "hold" if hold else None
+    holding.require(keep, where.name)
     tcpdump.require(plan.captures)
     require(plan.programs)
     if verify_determinism and time_of == "real":
@@ -78,12 +83,17 @@ def run(
                 "--clock virtual, without real kernels",
             )
         )
+    carried_bps = real_rate.require(plan) if where.name == "host" else None
     directories, exit_codes = [], []
     for _ in range(2 if verify_determinism else 1):
         directory = new_run_dir(out, plan)
         directory.scenario.write_bytes(loaded.source.text)
         plan.write(directory.plan)
-        judged = execute(directory, plan, where, time_of, console, quiet=quiet, report=not no_report)
+        if carried_bps is not None:
+            real_rate.note(directory, carried_bps)
+        judged = execute(
+            directory, plan, where, time_of, console, quiet=quiet, report=not no_report, keep=keep
+        )
         step_summary.append(step_summary.of_run(plan.name, judged, directory.path), step_summary.asked_for())
         directories.append(directory)
         exit_codes.append(judged.exit_code)
@@ -170,10 +180,11 @@ def execute(
     *,
     quiet: bool,
     report: bool,
+    keep: holding.How | None = None,
 ) -> verdict.Verdict:
     """Run the plan in `kernel`, then judge what it left behind; Ctrl-C ends the guest and judges, too."""
     started_s = time.monotonic()
-    carry_out(directory, plan, kernel, clock, console, quiet=quiet)
+    carry_out(directory, plan, kernel, clock, console, quiet=quiet, keep=keep)
     from testbed.judge import judge  # noqa: PLC0415 - loaded while the guest ran
 
     judged = judge(directory, plan, kernel=kernel.name, clock=clock, started_s=started_s, report=report)
@@ -190,23 +201,32 @@ def execute(
 
 
 def carry_out(
-    directory: RunDir, plan: Plan, kernel: Kernel, clock: Clock, console: Console, *, quiet: bool
+    directory: RunDir,
+    plan: Plan,
+    kernel: Kernel,
+    clock: Clock,
+    console: Console,
+    *,
+    quiet: bool,
+    keep: holding.How | None = None,
 ) -> None:
     """Run the plan in `kernel`, which fills the journal; what goes wrong on the way is in trouble.json.
 
     This process has nothing to do once the guest speaks, so it loads what judges the run meanwhile.
     Raises MachineError, and leaves nothing behind, when the kernel cannot start.
     """
-    needs = Needs(plan.memory_bytes, clock, plan.seed, _wall_limit_s(plan, clock))
+    needs = Needs(plan.memory_bytes, clock, plan.seed, math.inf if keep else _wall_limit_s(plan, clock))
     trouble: list[str] = []
     probe_templates.write(directory, plan)
     loader = Thread(target=import_module, args=("testbed.judge",))
     with Progress(plan, console, directory.journal, quiet=quiet) as progress:
+        held = holding.Holding(keep, directory, plan, progress.end) if keep else None
 
         def hear(line: str) -> None:
             if loader.ident is None:
                 loader.start()
-            progress.line(line)
+            if held is None or not held.hear(line):
+                progress.line(line)
 
         try:
             kernel.execute(directory.path, needs, hear)
@@ -217,6 +237,9 @@ def carry_out(
             trouble = [str(problem) for problem in error.problems]
         except KeyboardInterrupt:
             trouble = ["interrupted"]
+        finally:
+            if held is not None:
+                held.close()
     if trouble:
         directory.trouble.write_text(json.dumps(trouble), encoding="utf-8")
 

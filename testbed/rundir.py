@@ -5,7 +5,8 @@ runs/<scenario>-<seed>[-n]/
   plan.json       what `resolve` made of it: all that `inside` needs
   probes.json     a probe for each direction of the link, as scapy makes it (base64)
   manifest.json   what the record depends on: seed, versions, hashes, CPU; how long it took; record_digest
-  guest.json      the kernel and the project as they were when the guest booted (not with --kernel host)
+  guest.json      the kernel and the project as they were when the guest booted; with --kernel host, what this
+                  machine was found to carry
   outcome.json    what `inside` says of itself: finished or not, and why
   journal/        one JSON-lines file per writer, appended from the first event on
   record/         Parquet tables made from the journal
@@ -13,6 +14,7 @@ runs/<scenario>-<seed>[-n]/
   pcap/           what the scenario captures: <device>.pcap, and their summary.json and summary.txt
   verdict.json  junit.xml  report.html
   console.log     what the guest printed
+  hold            there as long as somebody wants the network of a run on the host's kernel to stay up
   trouble.json    what went wrong with the kernel, if anything did
 """
 
@@ -71,6 +73,10 @@ class RunDir:
     @property
     def guest(self) -> Path:
         return self.path / "guest.json"
+
+    @property
+    def hold(self) -> Path:
+        return self.path / "hold"
 
     @property
     def verdict(self) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,14 @@ DEFAULT_RECEIVE_BYTES = 128 << 20
 """Initial receive buffer: above the receivers' low-water marks, which otherwise clamp the window."""
 DEFAULT_SEND_BYTES = 64 << 20
 """Initial send buffer: a whole group of layers, so that one system call hands it over."""
+
+
+OF_KERNEL = (
+    "net.ipv4.tcp_allowed_congestion_control",
+    "net.ipv4.tcp_mem",
+    "net.core.netdev_max_backlog",
+)
+"""What a run sets for the whole kernel, not for one of its namespaces."""
 
 
 def _write(name: str, value: str) -> None:
@@ -48,7 +56,11 @@ def for_namespace(name: str, window_bytes: int, *, forward: bool, ecn: bool) -> 
 
 @contextmanager
 def for_kernel(window_bytes: int, connections: int) -> Iterator[None]:
-    """Memory and backlog for this many full windows, every congestion control; put back at the end."""
+    """Memory and backlog for this many full windows, every congestion control; put back at the end.
+
+    On a kernel that is shared with other runs the process around each of them sees to that, as it may have to
+    stay so for others.
+    """
     pages = max(window_bytes * max(4, connections // 8) // PAGE_BYTES, 1 << 18)
     available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii")
     settings = {
@@ -56,13 +68,25 @@ def for_kernel(window_bytes: int, connections: int) -> Iterator[None]:
         "net.ipv4.tcp_mem": f"{pages} {pages + pages // 2} {2 * pages}",
         "net.core.netdev_max_backlog": "1000000",
     }
-    before = {
-        name: Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip() for name in settings
-    }
+    assert settings.keys() == set(OF_KERNEL)
+    before = of_kernel()
     try:
         for name, value in settings.items():
             _write(name, value)
         yield
     finally:
-        for name, value in before.items():
-            _write(name, value)
+        if namespaces.LABEL_VARIABLE not in os.environ:
+            put_back(before)
+
+
+def of_kernel() -> dict[str, str]:
+    """The settings of the whole kernel, as they are now."""
+    return {
+        name: Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip() for name in OF_KERNEL
+    }
+
+
+def put_back(before: Mapping[str, str]) -> None:
+    """Set what `of_kernel` has found."""
+    for name in OF_KERNEL:
+        _write(name, before[name])

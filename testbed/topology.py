@@ -111,7 +111,7 @@ class Network:
         """`ecn`: hosts ask for ECN on every TCP connection (RFC 3168), not only where dctcp needs it."""
         link = type("SizedLink", (NetlinkLink,), {"mtu_bytes": mtu_bytes})
         Mininet.inited = True  # its init() only raises limits of this machine, by shell
-        self._net = _Net(
+        self._net = Unconfigured(
             topo=TOPOLOGIES[topology](**params),
             host=NetlinkHost,
             switch=NetlinkBridge,
@@ -164,7 +164,9 @@ class Network:
             node.terminate()
 
 
-class _Net(Mininet):  # type: ignore[misc]
+class Unconfigured(Mininet):  # type: ignore[misc]
+    """Mininet, without what it does to hosts by their shells."""
+
     def addHost(self, name: str, cls: object = None, **params: Any) -> Any:  # noqa: ARG002, N802
         """Routers of the topology are hosts with `routes`: their class serves stock Mininet only."""
         return super().addHost(name, cls=None, **params)

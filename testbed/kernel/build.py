@@ -34,6 +34,7 @@ PACKAGE_STEP = "make setup, or without a checkout install this system's package 
 WALL_LIMIT_S = 7200
 REPORT_S = 2.0
 SHARED_CACHE = Path("/var/cache/testbed")
+LOCK = "kernel-build.lock"
 
 
 def cache_dir() -> Path:
@@ -208,10 +209,22 @@ def _recipe_hash() -> str:
     return digest.hexdigest()[:12]
 
 
+def is_building(cache: Path) -> bool:
+    """Whether somebody builds a kernel there now."""
+    try:
+        with (cache / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @contextlib.contextmanager
 def _locked(cache: Path) -> Iterator[None]:
     """One build at a time; the lock goes with the process that holds it."""
-    with (cache / "kernel-build.lock").open("w", encoding="utf-8") as lock:
+    with (cache / LOCK).open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from testbed.errors import KernelError, Problem
-from testbed.kernel import Clock, Needs
+from testbed.kernel import Clock, Needs, enclosed, groups
 from testbed.kernel.image import PROJECT
 from testbed.kernel.supervise import OutlivedError, supervise
 from testbed.rundir import RunDir
@@ -21,8 +21,8 @@ PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "crun":
 """Programs a run calls, and the Debian packages they come in."""
 QDISCS = {"netem": "delay 1ms", "htb": "default 1", "tbf": "rate 1gbit burst 64kb limit 1mb"}
 """Queueing disciplines a run sets, with the arguments of a try."""
-GRACE_S = 10.0
-"""How long `inside` may take to put its network and its containers away."""
+GRACE_S = enclosed.PATIENCE_S + 7
+"""How long `inside` may take to put its network and its containers away, and what encloses it the rest."""
 USE_UML = "use --kernel uml, which brings a kernel of its own"
 
 
@@ -52,10 +52,7 @@ class Host:
             )
             for program in missing
         ]
-        if not _has_cgroups():
-            problems.append(
-                Problem(WHERE, "no cgroups with the controllers cpu and memory", next_step=USE_UML)
-            )
+        problems += _missing_groups()
         if os.geteuid() != 0:
             return [*problems, Problem(WHERE, "you are not root", next_step=f"use sudo, or {USE_UML}")]
         if not missing:
@@ -77,7 +74,14 @@ class Host:
         }
         try:
             status = supervise(
-                [sys.executable, *self._payload, str(run_dir.resolve())],
+                [
+                    sys.executable,
+                    "-m",
+                    enclosed.__name__,
+                    sys.executable,
+                    *self._payload,
+                    str(run_dir.resolve()),
+                ],
                 cwd=PROJECT,
                 env=environment,
                 log=RunDir(run_dir).console,
@@ -125,10 +129,17 @@ def _missing_qdiscs() -> list[Problem]:
     return problems
 
 
-def _has_cgroups() -> bool:
-    """Version 2 with both controllers, or version 1 with both mounted."""
-    root = Path("/sys/fs/cgroup")
-    unified = root / "cgroup.controllers"
-    if unified.is_file():
-        return {"cpu", "memory"} <= set(unified.read_text(encoding="ascii").split())
-    return (root / "cpu").is_dir() and (root / "memory").is_dir()
+def _missing_groups(root: Path = groups.ROOT) -> list[Problem]:
+    """One problem for each controller that agents are limited, stopped or ended by."""
+    kind = groups.layout(root)
+    return [
+        Problem(
+            WHERE,
+            f"{root} has no {name}" + ("" if kind == "none" else f" controller (control groups: {kind})"),
+            "control groups of version 1, 2 or both",
+            f"mount them, or boot with cgroup_enable={name}; or {USE_UML}"
+            if kind != "none"
+            else f"mount -t cgroup2 cgroup2 {root}; or {USE_UML}",
+        )
+        for name in groups.missing(root)
+    ]

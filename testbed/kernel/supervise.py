@@ -44,7 +44,7 @@ def supervise(
     with log.open("ab") as sink, log.open("rb") as source:
         source.seek(0, os.SEEK_END)
         child = subprocess.Popen(
-            ["prlimit", "--core=0", "setpriv", "--pdeathsig", death_signal, "--", *argv],
+            ["prlimit", "--core=0", *tied(death_signal), *argv],
             cwd=cwd,
             env=dict(env),
             stdin=subprocess.DEVNULL,
@@ -57,6 +57,15 @@ def supervise(
         finally:
             _end(child, grace_s)
     return child.returncode
+
+
+def tied(death_signal: str) -> list[str]:
+    """What a command is started through to get that signal when the thread that starts it ends.
+
+    Who has died before the signal was asked for is no parent any more, and the command is not begun.
+    """
+    check = '[ "$PPID" = "$0" ] || exit 1; unset PWD OLDPWD; exec "$@"'
+    return ["setpriv", "--pdeathsig", death_signal, "--", "sh", "-c", check, str(os.getpid())]
 
 
 def _follow(

@@ -25,6 +25,7 @@ from testbed.errors import KernelError, MachineError, Problem
 from testbed.kernel import Clock, Needs, digest, image
 from testbed.kernel.build import PACKAGE_STEP, cache_dir, find_kernel, places
 from testbed.kernel.cpu import reserved
+from testbed.kernel.scratch import scratch
 from testbed.kernel.supervise import OutlivedError, supervise
 from testbed.rundir import RunDir
 
@@ -119,19 +120,19 @@ class Uml:
             raise MachineError(_no_memory_problem(needs.memory_bytes))
         console = _Console(on_line)
         with (
-            tempfile.TemporaryDirectory(prefix="testbed-", dir=_scratch_place()) as scratch,
+            scratch("run", _scratch_place(), memory) as (place, *more),
             reserved() as processor,
         ):
-            project = image.provide(cache_dir(), Path(scratch))
-            self._prepare(Path(scratch), run_dir, project)
+            project = image.provide(cache_dir(), place)
+            self._prepare(place, run_dir, project)
             fixed = fixed_addresses()
             _note(run_dir, kernel, project, fixed=fixed)
             start = [*_same_everywhere(fixed=fixed), "taskset", "-c", str(processor)]
             try:
                 status = supervise(
                     [*start, str(kernel), *_boot_arguments(needs)],
-                    cwd=Path(scratch),
-                    env={"PATH": "/usr/bin:/bin", "HOME": scratch, "TMPDIR": str(memory)},
+                    cwd=place,
+                    env={"PATH": "/usr/bin:/bin", "HOME": str(place), "TMPDIR": str([place, *more][-1])},
                     log=RunDir(run_dir).console,
                     wall_limit_s=needs.wall_limit_s,
                     grace_s=0,
@@ -141,7 +142,7 @@ class Uml:
                 raise KernelError(_outlived_problem(needs.wall_limit_s)) from None
         _judge(status, console, needs, RunDir(run_dir).console)
 
-    def _prepare(self, scratch: Path, run_dir: Path, project: Path) -> None:
+    def _prepare(self, place: Path, run_dir: Path, project: Path) -> None:
         """Write the guest's first program, which finds everything else."""
         settings = {
             "RUN_DIR": str(run_dir.resolve()),
@@ -149,7 +150,7 @@ class Uml:
             "SITE": sysconfig.get_path("purelib"),
             "SITE_TARGET": image.guest_site_packages(),
         }
-        (scratch / "init").write_text(
+        (place / "init").write_text(
             "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
             + f"set -- {shlex.join(self._payload)}\n"
             + Path(__file__).with_name("init.sh").read_text(encoding="utf-8"),

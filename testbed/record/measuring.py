@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -22,12 +20,12 @@ from agents.measurements import EXIT_MACHINE, Began, Kv, Line, Wanted
 from agents.shapes import SHAPES
 from testbed.errors import MachineError, Problem, RunError
 from testbed.kernel import Needs
+from testbed.kernel.scratch import scratch
+from testbed.kernel.supervise import tied
 from testbed.kernel.uml import Uml
 from testbed.record import inside
 from testbed.resolve.compute import model_memory_bytes
 
-WITH_US: Final = ("setpriv", "--pdeathsig", "KILL", "--")
-"""When this process is killed outright, the kernel kills the other."""
 GUEST_BYTES: Final = 1 << 30
 """Of a guest, for itself."""
 MOST_S: Final = 7 * 86_400.0
@@ -51,8 +49,7 @@ def lines_of_guest(wanted: Wanted, console: Console) -> list[Line]:
         seed=1,
         wall_limit_s=MOST_S,
     )
-    with TemporaryDirectory(prefix="testbed-record-") as name, _bar(wanted, console) as (_, taken):
-        directory = Path(name)
+    with scratch("record") as (directory,), _bar(wanted, console) as (_, taken):
         (directory / inside.WANTED).write_bytes(msgspec.json.encode(wanted))
         kernel.execute(directory, needs, lambda line: taken() if line == inside.SAMPLE else None)
         ended = msgspec.json.decode((directory / inside.ENDED).read_bytes(), type=inside.Ended)
@@ -68,13 +65,13 @@ def lines(wanted: Wanted, console: Console) -> Iterator[Line]:
         MachineError: the machine lacks the device, or memory.
         RunError: the program broke off.
     """
-    with TemporaryDirectory(prefix="testbed-record-") as directory:
-        config, said = Path(directory) / "wanted.json", Path(directory) / "stderr"
+    with scratch("record") as (directory,):
+        config, said = directory / "wanted.json", directory / "stderr"
         config.write_bytes(msgspec.json.encode(wanted))
         with (
             said.open("wb") as stderr,
             subprocess.Popen(
-                [*WITH_US, sys.executable, "-m", "agents", "measure", str(config)],
+                [*tied("KILL"), sys.executable, "-m", "agents", "measure", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from testbed.kernel.scratch import scratch
 from testbed.readable import number
 from testbed.run import place
 from testbed.runs import run_all
@@ -55,9 +55,9 @@ def run_file(
     Exit code of a grid or a sample: 0 when every run has a verdict, PASS or FAIL, 2 when one is UNKNOWN. Of a
     search: 0 found, 1 no boundary between the ends, 2 a run at which it could not be told.
     """
-    with tempfile.TemporaryDirectory(prefix="testbed-sweep-") as plans:
+    with scratch("sweep") as (plans,):
         with console.status("resolving every point"):
-            sweep, first = checked_file(path, seeds, overrides, Path(plans))
+            sweep, first = checked_file(path, seeds, overrides, plans)
         if engine == "local":
             place("auto", None)
         with _engine(engine, jobs, processors) as start, opened(out) as points:

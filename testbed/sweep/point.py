@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from testbed.command import run_command
+from testbed.kernel.supervise import tied
 from testbed.plan import Plan
 from testbed.run import execute, new_run_dir, place
 from testbed.rundir import RunDir
@@ -36,9 +37,8 @@ class Resolved(Wanted, frozen=True, kw_only=True):
 
 def start_command(place: Path, out: Path, arguments: Sequence[str]) -> list[str]:
     """Starts a process that ends with the thread that starts it, however that comes to its end."""
-    dies = ["setpriv", "--pdeathsig", "TERM", "--"]
     options = ["--out", str(out), "--", *arguments]
-    return [*dies, sys.executable, "-m", "testbed.sweep.point", str(place), *options]
+    return [*tied("TERM"), sys.executable, "-m", "testbed.sweep.point", str(place), *options]
 
 
 @app.command()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections.abc import Generator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from typing import Any, Final, Self
 
 from testbed.errors import MachineError, Problem, RunError
 from testbed.kernel.image import PROJECT
+from testbed.kernel.scratch import scratch
 from testbed.rundir import RunDir
 from testbed.runs import Ended, Wanted, verdict_in
 from testbed.sweep import environment
@@ -111,8 +111,8 @@ def _run_there(
     if differs := environment.differences(wanted, environment.here()):
         said = f"the worker has another version (asked for, found there): {'; '.join(differs)}"
         return MachineError.exit_code, said, {}
-    with tempfile.TemporaryDirectory(prefix="testbed-") as directory:
-        place, out = RunDir(Path(directory, "given")), Path(directory, "out")
+    with scratch("worker") as (directory,):
+        place, out = RunDir(directory / "given"), directory / "out"
         place.path.mkdir()
         place.plan.write_bytes(plan)
         place.scenario.write_bytes(scenario)

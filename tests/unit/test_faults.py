@@ -262,6 +262,21 @@ def test_freezing_in_vain_is_an_error(tmp_path: Path) -> None:
         asyncio.run(group(tmp_path, "0").freeze())
 
 
+def test_where_version_1_has_a_freezer_it_does(tmp_path: Path) -> None:
+    """Its own words, read back from the same file; the group of version 2 is that of everybody, and stays."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text("4:freezer,other:/testbed-1/decode-1\n0::/\n")
+    directory = tmp_path / "freezer/testbed-1/decode-1"
+    directory.mkdir(parents=True)
+    state = directory / "freezer.state"
+    state.write_text("THAWED")
+    freezer = Freezer("decode-1", 7, root=tmp_path, processes=tmp_path)
+    asyncio.run(freezer.freeze())
+    assert state.read_text() == "FROZEN"
+    asyncio.run(freezer.thaw())
+    assert state.read_text() == "THAWED"
+
+
 def test_without_groups_of_version_2_nothing_can_be_frozen(tmp_path: Path) -> None:
     """The message says what the kernel lacks."""
     with pytest.raises(AgentError, match="control groups of version 2"):

@@ -1,0 +1,150 @@
+"""Remove what crashed runs left behind: `python -m testbed.clean`, `--dry-run` to see it first.
+
+Everything a run makes bears a name or a label of this project and is held by the process that made it. What
+is listed here has such a name and no owner any more; nothing else is touched, and no run that goes on.
+Network namespaces and interfaces need no cleaning: they have no name outside of their run, and go with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from testbed.command import run_command
+from testbed.errors import RunError
+from testbed.kernel import enclosed, groups, scratch
+from testbed.kernel.build import is_building, places
+
+app = typer.Typer(add_completion=False)
+WORK: Final = enclosed.NOTES / "work"
+DRAFT_S: Final = 3600.0
+"""A draft in the cache takes seconds."""
+GONE_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Left:
+    """One thing that nobody owns any more."""
+
+    what: str
+    """For people: its kind and its name."""
+    remove: Callable[[], bool]
+    """Whether it is gone afterwards."""
+
+
+@app.command()
+def clean(
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List only, remove nothing.")] = False,
+) -> None:
+    """Remove what crashed runs left behind. Exit code: 0 nothing is left, 2 something cannot be removed."""
+    stays = False
+    found = False
+    for one in left():
+        found = True
+        if dry_run:
+            print(f"would remove {one.what}")
+        elif one.remove():
+            print(f"removed {one.what}")
+        else:
+            stays = True
+            print(f"could not remove {one.what}", file=sys.stderr)
+    if not found:
+        print("nothing is left of any run")
+    raise typer.Exit(RunError.exit_code if stays else 0)
+
+
+def left() -> Iterator[Left]:
+    """Everything, in the order in which it can be removed."""
+    for pid, directory in guests():
+        yield Left(f"process {pid}, a guest of a run that has ended ({directory})", partial(_kill, pid))
+    for note in enclosed.left():
+        yield Left(
+            f"run {note.stem} on this kernel: groups, containers, settings", partial(enclosed.restore, note)
+        )
+    held = {note.stem for note in enclosed.notes()}
+    for label in groups.labels():
+        if label not in held and not Path("/proc", label.removeprefix("testbed-")).exists():
+            yield Left(f"control groups {label} with all in them", partial(groups.remove, label))
+    for path in [*scratch.abandoned(), *drafts()]:
+        for mount in mounted_below(path):
+            yield Left(f"mount {mount}", partial(_unmount, mount))
+        yield Left(f"directory {path}", partial(_remove, path))
+    if WORK.is_dir() and not held:
+        yield Left(f"directory {WORK}", _remove_work)
+
+
+def guests() -> Iterator[tuple[int, Path]]:
+    """Processes of User-Mode Linux that work in a directory of ours which its owner has let go."""
+    for process in Path("/proc").glob("[1-9]*"):
+        try:
+            program, directory = (process / "exe").readlink(), (process / "cwd").readlink()
+        except OSError:
+            continue
+        ours = any(program.is_relative_to(place) for place in places()) and program.name.startswith("linux")
+        name = directory.name.removesuffix(" (deleted)")
+        alone = name != directory.name or scratch.is_abandoned(directory)
+        if ours and scratch.NAME.fullmatch(name) and alone:
+            yield int(process.name), directory
+
+
+def drafts() -> Iterator[Path]:
+    """Unfinished images and builds in this user's caches."""
+    for place in places():
+        with suppress(OSError):
+            if not is_building(place):
+                yield from sorted(place.glob("kernel-build-*/"))
+            for path in sorted(place.glob("*/draft-*/")):
+                if time.time() - path.stat().st_mtime > DRAFT_S:
+                    yield path
+
+
+def mounted_below(path: Path) -> list[Path]:
+    """The deepest first."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    points = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]
+    return sorted((one for one in points if one.is_relative_to(path)), reverse=True)
+
+
+def _kill(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + GONE_S
+    while Path("/proc", str(pid), "cwd").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return not Path("/proc", str(pid), "cwd").exists()
+
+
+def _unmount(point: Path) -> bool:
+    return subprocess.run(["umount", str(point)], check=False, capture_output=True).returncode == 0
+
+
+def _remove(directory: Path) -> bool:
+    """Never with something mounted in it, which would be emptied."""
+    if not mounted_below(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+    return not directory.exists()
+
+
+def _remove_work() -> bool:
+    """Where runs on this kernel mount a file system of their own, each for itself; nothing lies in it."""
+    with suppress(OSError):
+        WORK.rmdir()
+        WORK.parent.rmdir()
+    return not WORK.exists()
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(app))

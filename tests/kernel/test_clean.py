@@ -1,0 +1,195 @@
+"""What `testbed.clean` removes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from testbed import clean, sysctl
+from testbed.command import run_command
+from testbed.kernel import enclosed, groups, scratch
+
+pytestmark = pytest.mark.kernel
+root_only = pytest.mark.skipif(
+    os.geteuid() != 0 or groups.missing() != [], reason="needs root and control groups"
+)
+LABELS = groups.labels
+"""The real ones, of which other tests may be making some."""
+ID = "0123456789abcdef" * 2
+
+
+@dataclass
+class Places:
+    """A machine's places, as far as they can be moved."""
+
+    temporary: Path
+    notes: Path
+    cache: Path
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    places = Places(tmp_path / "tmp", tmp_path / "notes", tmp_path / "cache")
+    for place in (places.temporary, places.notes, places.cache):
+        place.mkdir()
+    monkeypatch.setattr(scratch, "PLACES", (places.temporary,))
+    monkeypatch.setattr(tempfile, "tempdir", str(places.temporary))
+    monkeypatch.setattr(scratch, "FRESH_S", 0.0)
+    monkeypatch.setattr(enclosed, "NOTES", places.notes)
+    monkeypatch.setattr(groups, "labels", list)
+    monkeypatch.setattr(clean, "WORK", places.notes / "work")
+    monkeypatch.setenv("TESTBED_CACHE", str(places.cache))
+    return places
+
+
+@pytest.fixture
+def processes() -> Iterator[ExitStack]:
+    """Whatever is started here ends with the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def started(processes: ExitStack, *command: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
+    process = processes.enter_context(subprocess.Popen(list(map(str, command)), cwd=cwd))
+    processes.callback(process.kill)
+    return process
+
+
+def dead_pid() -> int:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert run_command(clean.app, arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_where_nothing_is_left_it_says_so(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    """And removes nothing."""
+    assert said(capsys) == ["nothing is left of any run"]
+    assert places.temporary.is_dir()
+
+
+def test_directories_are_listed_first_and_removed_then(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run only lists; the next one removes; then nothing is left. What has an owner stays."""
+    left = places.temporary / f"testbed-run-{ID}"
+    (left / "deep").mkdir(parents=True)
+    left.chmod(0o700)
+    draft = places.cache / "images/draft-abc"
+    draft.mkdir(parents=True)
+    os.utime(draft, (0, 0))
+    (places.cache / "images/draft-new").mkdir()
+    with scratch.scratch("run") as (held,):
+        listed = said(capsys, "--dry-run")
+        assert listed == [f"would remove directory {left}", f"would remove directory {draft}"]
+        assert left.is_dir()
+        assert said(capsys) == [line.replace("would remove", "removed") for line in listed]
+        assert said(capsys) == ["nothing is left of any run"]
+        assert held.is_dir()
+    assert (places.cache / "images/draft-new").is_dir()
+
+
+def test_a_guest_without_an_owner_is_ended(
+    places: Places, processes: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its program and the directory it works in; not the same program in a directory of somebody's."""
+    program = places.cache / "kernel-abc/linux"
+    program.parent.mkdir()
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    left, mine = places.temporary / f"testbed-run-{ID}", places.temporary / "testbed-mine"
+    for directory in (left, mine):
+        directory.mkdir(mode=0o700)
+    orphan, other = (started(processes, program, "60", cwd=one) for one in (left, mine))
+    wait(orphan.pid, program)
+    assert said(capsys)[0] == f"removed process {orphan.pid}, a guest of a run that has ended ({left})"
+    assert orphan.wait(5) == -9
+    assert other.poll() is None
+    assert (left.exists(), mine.exists()) == (False, True)
+
+
+def wait(pid: int, program: Path) -> None:
+    """Until the process has become that program."""
+    while Path("/proc", str(pid), "exe").readlink() != program:
+        pass
+
+
+@root_only
+def test_groups_of_the_dead_go_with_all_in_them(
+    places: Places,
+    processes: ExitStack,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As containers are left; those of a living process and those with other names stay."""
+    top = groups.hierarchies()[0]
+    dead, alive, mine = f"testbed-{dead_pid()}", f"testbed-{os.getpid()}", "testbed-mine"
+    for name in (dead, alive, mine):
+        (top / name / "agent").mkdir(parents=True)
+        processes.callback((top / name).rmdir)
+        processes.callback((top / name / "agent").rmdir)
+    member = started(processes, "sleep", "60", cwd=places.temporary)
+    (top / dead / "agent/cgroup.procs").write_text(str(member.pid), encoding="ascii")
+    monkeypatch.setattr(groups, "labels", lambda: sorted({dead, alive} & set(LABELS())))
+    assert said(capsys) == [f"removed control groups {dead} with all in them"]
+    assert mine not in LABELS()
+    assert member.wait(5) == -9
+    assert not (top / dead).exists()
+    assert (top / alive / "agent").is_dir()
+    assert (top / mine / "agent").is_dir()
+    (top / dead / "agent").mkdir(parents=True)  # for the callbacks
+
+
+@root_only
+def test_settings_come_back_after_the_last_run(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    """What runs had set for the whole kernel is put back by their notes, once none of them goes on."""
+    before = sysctl.of_kernel()
+    dead, held = (places.notes / f"testbed-{pid}.json" for pid in (dead_pid(), os.getpid()))
+    for note in (dead, held):
+        note.write_text(json.dumps(before), encoding="utf-8")
+    removed = "removed run {} on this kernel: groups, containers, settings"
+    try:
+        sysctl.put_back({**before, "net.core.netdev_max_backlog": "4321"})
+        with held.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert said(capsys) == [removed.format(dead.stem)]
+            assert sysctl.of_kernel() != before
+        assert said(capsys) == [removed.format(held.stem)]
+        assert sysctl.of_kernel() == before
+    finally:
+        sysctl.put_back(before)
+
+
+@root_only
+def test_everything_of_others_survives(
+    places: Places, processes: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A namespace, an interface, a directory and a process that only look like the testbed's."""
+    mine = places.temporary / "testbed-run-mine"
+    mine.mkdir(mode=0o700)
+    process = started(processes, "sleep", "60", cwd=mine)
+    if not Path("/run/netns").is_mount():
+        processes.callback(subprocess.run, ["umount", "/run/netns"], check=True)
+    subprocess.run(["ip", "netns", "add", "testbed-foreign"], check=True)
+    processes.callback(subprocess.run, ["ip", "netns", "del", "testbed-foreign"], check=True)
+    pair = "add testbed0 type veth peer name testbed1"
+    subprocess.run(["ip", "link", *pair.split()], check=True)
+    processes.callback(subprocess.run, ["ip", "link", "del", "testbed0"], check=True)
+    assert said(capsys) == ["nothing is left of any run"]
+    assert Path("/run/netns/testbed-foreign").exists()
+    assert Path("/sys/class/net/testbed0").exists()
+    assert process.poll() is None
+    assert mine.is_dir()
