@@ -207,3 +207,14 @@ def test_the_suite_is_short_and_has_a_control() -> None:
     assert max(case.plan.duration_ns for case in suite) <= 15 * 10**9
     assert max(case.rate_bps for case in suite) == 10**9
     assert [case.name for case in suite if case.must == "FAIL"] == ["scheduler_static"]
+
+
+def test_the_published_table_has_every_scenario_and_all_of_it_agrees() -> None:
+    """As the command wrote it."""
+    text = (ROOT / "docs/fidelity.md").read_text(encoding="utf-8")
+    table = text.split("<!-- conformance -->\n")[1].split("<!-- end of conformance -->")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    begin = next(number for number, line in enumerate(rows) if line.startswith("| scenario |")) + 2
+    assert [line for line in rows[begin:] if not line.endswith("| yes |")] == []
+    names = [line.split("|")[1].split(",")[0].strip() for line in rows[begin:]]
+    assert [name for name in names if name] == [path.stem for path in SUITE]
