@@ -156,6 +156,7 @@ class Made(msgspec.Struct, frozen=True):
     release: str
     """Of the kernel, as it says itself, and what the manifest calls it."""
     cpu: str
+    """This machine's processor; of a virtual machine, what executed it there."""
     day: str
 
 
@@ -166,11 +167,13 @@ def made_in(directories: Sequence[Path]) -> Made:
     releases = {path.read_text(encoding="utf-8").strip() for path in said if path.is_file()}
     names = {str(one.get("kernel_name", "")) for one in manifests} - {""} - releases
     days = sorted({one["day"] for one in manifests})
+    cpu = ", ".join(sorted({str(one.get("host_cpu", "")) for one in manifests} - {""}))
+    by = ", ".join(sorted({str(one.get("accelerator", "")) for one in manifests} - {""}))
     release = ", ".join(sorted(releases))
     named = ", ".join(sorted(names))
     return Made(
         f"{release} ({named})" if release and named else release or named,
-        ", ".join(sorted({str(one.get("host_cpu", "")) for one in manifests} - {""})),
+        f"{cpu} ({by})" if by else cpu,
         days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
     )
 
