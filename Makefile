@@ -1,6 +1,6 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fidelity paper campaign killed bench clean
+.PHONY: help setup run test check fidelity conformance paper campaign killed bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
@@ -27,6 +27,9 @@ test: check ## check, then every test
 
 fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
 	$(PYTHON) -m tests.fidelity.make_table
+
+conformance: setup ## run the same scenarios in every kernel, write the table of docs/fidelity.md
+	$(PYTHON) -m testbed.conformance --write docs/fidelity.md
 
 paper: setup ## run the paper's experiments, write the tables of docs/paper.md
 	$(PYTHON) -m testbed.paper models --write docs/paper.md

@@ -7,13 +7,10 @@ puts the table into that file.
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from stat import S_IMODE
 from typing import Annotated, Final
 
 import msgspec
@@ -22,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from testbed import sections
 from testbed.command import run_command
 from testbed.errors import Problem, RunError, ScenarioError
 from testbed.paper import models, scenarios, table6, wan
@@ -32,6 +30,7 @@ from testbed.runs import Wanted
 app = typer.Typer(add_completion=False, help=__doc__)
 SCENARIOS: Final = Path("scenarios/paper")
 OUT: Final = Path("runs/paper")
+PAGE: Final = "docs/paper.md"
 MANY: Final = 1000
 """Shown without decimals from here."""
 LEAST_GBPS, MOST_GBPS = 0.6, 400.0
@@ -215,26 +214,8 @@ def _number(value: float | None) -> str:
 
 def _look(write: Path | None, section: str) -> None:
     """Before minutes of runs: whether there is a place for the table."""
-    if write is None:
-        return
-    if _marks(section).search(_page(write)) is None:
-        found = f"has no lines <!-- {section} --> and <!-- end of {section} -->"
-        raise ScenarioError(Problem(f"--write {write}", found, "docs/paper.md"))
-
-
-def _page(write: Path) -> str:
-    """The text of the file that the table goes into; ScenarioError when it has none."""
-    try:
-        return write.read_text(encoding="utf-8")
-    except OSError as error:
-        found = f"cannot be read: {error.strerror}"
-    except UnicodeDecodeError as error:
-        found = f"is not UTF-8: {error.reason} at byte {error.start}"
-    raise ScenarioError(Problem(f"--write {write}", found, "a text file, such as docs/paper.md"))
-
-
-def _marks(section: str) -> re.Pattern[str]:
-    return re.compile(rf"(<!-- {section} -->\n).*?(<!-- end of {section} -->)", re.DOTALL)
+    if write is not None:
+        sections.require(write, section, PAGE)
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -262,28 +243,9 @@ def _print(found: _Found, section: str, write: Path | None) -> None:
     for note in found.notes:
         console.print(note, markup=False, highlight=False)
     if write is not None:
-        rule = ["---"] * len(found.header)
-        lines = [_line(cells) for cells in (found.header, rule, *found.rows)]
+        lines = sections.table(found.header, found.rows)
         text = "\n".join([*lines, *([""] if found.notes else []), *(f"- {note}" for note in found.notes)])
-        whole = _marks(section).sub(lambda mark: f"{mark[1]}{text}\n{mark[2]}", _page(write))
-        _replace(write.resolve(), whole)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Give a file that exists another text, at once, so that nobody ever reads half of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(S_IMODE(path.stat().st_mode))
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def _line(cells: list[str]) -> str:
-    """A row of a Markdown table; a bar in a cell would end it."""
-    escaped = [cell.replace("|", r"\|") for cell in cells]
-    return f"| {' | '.join(escaped)} |"
+        sections.write(write, section, text, PAGE)
 
 
 if __name__ == "__main__":
