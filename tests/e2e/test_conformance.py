@@ -14,6 +14,7 @@ pytestmark = [
     pytest.mark.real_time,
     pytest.mark.skipif(bool(Uml().probe("real")), reason="no UML kernel: make setup"),
 ]
+UNKNOWN = 2
 SCENARIO = PROJECT / "scenarios/conformance/eight_connections.yaml"
 
 
@@ -21,6 +22,8 @@ def test_both_clocks_of_our_kernel_agree(tmp_path: Path) -> None:
     """Goodput, delays and verdict; asked once more, the runs that are there are taken."""
     arguments = (SCENARIO, "--kernels", "uml,uml-real", "--out", tmp_path / "out")
     code, said = call(tmp_path, "testbed.conformance", *arguments)
+    if code == UNKNOWN and "eight_connections: UNKNOWN" in said:
+        pytest.skip("this machine is too busy for real time")
     assert (code, "Traceback" in said) == (0, False), said
     assert said.count("eight_connections: PASS ") == 2
     made = sorted((tmp_path / "out").glob("*/*/*-2*"))
