@@ -215,12 +215,12 @@ def command(
 def _processors(accelerator: Accelerator) -> list[str]:
     """Emulated: one that executes an instruction per nanosecond of its own clock, however long that takes.
 
-    Where nothing is to be executed the clock goes with this machine's. So a guest is never late for want of
-    speed: its time stretches instead.
+    Where it has nothing to execute its clock leaps to the next timer. So the guest is never late because this
+    machine is slow or busy: its time stretches instead.
     """
     if accelerator == "kvm":
         return ["-accel", "kvm", "-smp", str(min(len(os.sched_getaffinity(0)), MOST_PROCESSORS))]
-    return ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=on", "-rtc", "base=utc,clock=vm"]
+    return ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-rtc", "base=utc,clock=vm"]
 
 
 def working_accelerator(disk: Path) -> Accelerator:
