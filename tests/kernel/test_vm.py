@@ -25,8 +25,8 @@ FACTS = """
 import os, subprocess
 from pathlib import Path
 print(os.uname().release, os.geteuid())
-add = "ip link add t type dummy; tc qdisc add dev t root netem delay 10ms; modinfo -n sch_netem"
-print(subprocess.run(["sh", "-ec", add], capture_output=True, text=True, check=True).stdout.strip())
+add = "ip link add try0 type dummy; tc qdisc add dev try0 root netem delay 10ms; modinfo -n sch_netem"
+print(subprocess.run(["sh", "-ec", add], stdout=-1, stderr=-2, text=True, check=False).stdout.strip())
 Path("/run/testbed/run/written").write_text("by the guest")
 try:
     Path("/opt/testbed/testbed/new").write_text("z")
