@@ -1,6 +1,6 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fidelity conformance paper campaign killed bench clean
+.PHONY: help setup run test check vm fidelity conformance paper campaign killed bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
@@ -24,6 +24,10 @@ check: setup ## formatting, lints, types, import contracts
 
 test: check ## check, then every test
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+vm: setup ## build the VM unless it is there, run the smoke scenario and the tests in it (docs/vm.md)
+	scripts/vm build
+	TESTBED_VM=1 $(PYTHON) -m pytest tests/kernel/test_vm.py tests/kernel/test_vagrant.py
 
 fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
 	$(PYTHON) -m tests.fidelity.make_table

@@ -20,7 +20,7 @@ from rich.text import Text
 from agents.compute_profile import ComputeProfile
 from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
-from testbed.kernel.choose import KERNELS
+from testbed.kernel.choose import KERNELS, STOCK
 from testbed.plan import DIRECTIONS, LinkState, Loss, Plan
 from testbed.profiles.ranges import beyond, decode_range, prefill_range
 from testbed.resolve import load_and_resolve
@@ -53,7 +53,7 @@ def check(
     )
     console = terminal()
     show(plan, console)
-    real = clock == "real" or (clock is None and kernel == "host")
+    real = clock == "real" or (clock is None and kernel in STOCK)
     for warning in lint(loaded, plan, kernel=kernel, clock="real" if real else "virtual"):
         console.print(Text(f"warning: {warning}"), soft_wrap=True)
 

@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the runs, and where scenarios lie."""
     group = parser.getgroup("testbed", "scenarios of the testbed")
     group.addoption(
-        "--testbed-kernel", choices=("auto", "uml", "host"), default="auto", help="as --kernel of a run"
+        "--testbed-kernel", choices=("auto", "uml", "host", "vm"), default="auto", help="as --kernel of a run"
     )
     group.addoption("--testbed-scale", type=float, metavar="S", help="as --scale of a run")
     group.addoption("--testbed-out", metavar="DIR", help="where run directories go; default runs/pytest")

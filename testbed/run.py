@@ -25,7 +25,7 @@ from testbed.capture import tcpdump
 from testbed.command import run_command, terminal
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
 from testbed.kernel import Clock, Kernel, Needs
-from testbed.kernel.choose import choose
+from testbed.kernel.choose import STOCK, choose
 from testbed.plan import Plan
 from testbed.progress import Progress
 from testbed.resolve import load_and_resolve
@@ -43,9 +43,9 @@ CLOCKS: tuple[Clock, ...] = ("virtual", "real")
 def run(
     scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", show_default=False)],
     *,
-    kernel: Annotated[str, typer.Option(help="auto, uml or host.")] = "auto",
+    kernel: Annotated[str, typer.Option(help="auto, uml, host or vm.")] = "auto",
     clock: Annotated[
-        str | None, typer.Option(help="virtual, or real (for real kernels, and on the host).")
+        str | None, typer.Option(help="virtual, or real (for real kernels, host and vm).")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Replaces the scenario's seed.")] = None,
     scale: Annotated[float | None, typer.Option(help="Multiplies link rates and KV sizes alike.")] = None,
@@ -68,7 +68,7 @@ def run(
         scenario, overrides=overrides or [], seed=seed, scale=scale, traces=traces
     )
     where, time_of = place(kernel, clock or ("real" if plan.compute == "real" else None))
-    _check_real_kernels(loaded, plan, time_of)
+    _check_real_kernels(loaded, plan, time_of, where.name)
     for warning in lint(loaded, plan, kernel=where.name, clock=time_of):
         print(f"warning: {warning}", file=sys.stderr)
     keep: holding.How | None = "cli" if cli else "hold" if hold else None
@@ -104,8 +104,16 @@ def run(
     raise typer.Exit(max(exit_codes))
 
 
-def _check_real_kernels(loaded: Loaded, plan: Plan, clock: Clock) -> None:
+def _check_real_kernels(loaded: Loaded, plan: Plan, clock: Clock, kernel: str) -> None:
     """In virtual time work costs none, so a prefill by real kernels would be over at once; torch does it."""
+    if plan.compute == "real" and kernel == "vm":
+        raise ScenarioError(
+            Problem(
+                loaded.source.where(("compute",)),
+                "real kernels in a VM, whose image has no torch",
+                "--kernel uml or host, or compute: replay",
+            )
+        )
     if plan.compute == "real" and clock == "virtual":
         raise ScenarioError(
             Problem(
@@ -135,7 +143,7 @@ def place(kernel: str, clock: str | None) -> tuple[Kernel, Clock]:
     """The kernel to run in and its clock; virtual wherever there is one."""
     if clock is not None and clock not in CLOCKS:
         raise ScenarioError(Problem("--clock", f"no clock {clock!r}", allowed=", ".join(CLOCKS)))
-    wanted: Clock = "real" if clock == "real" or (clock is None and kernel == "host") else "virtual"
+    wanted: Clock = "real" if clock == "real" or (clock is None and kernel in STOCK) else "virtual"
     if clock is None and kernel == "auto":
         try:
             return choose("uml", "virtual"), "virtual"

@@ -6,9 +6,13 @@ from testbed.errors import MachineError, Problem, ScenarioError
 from testbed.kernel import Clock, Kernel
 from testbed.kernel.host import Host
 from testbed.kernel.uml import Uml
+from testbed.kernel.vm import Vm
 
-KERNELS: dict[str, type[Uml | Host]] = {"uml": Uml, "host": Host}
-"""In the order in which `auto` tries them."""
+KERNELS: dict[str, type[Uml | Host | Vm]] = {"uml": Uml, "host": Host, "vm": Vm}
+AUTO = ("uml", "host")
+"""What `auto` tries, in this order; a VM only who asks for it."""
+STOCK = ("host", "vm")
+"""Those that know no virtual clock."""
 
 
 def choose(name: str, clock: Clock) -> Kernel:
@@ -17,7 +21,7 @@ def choose(name: str, clock: Clock) -> Kernel:
     Raises ScenarioError for an unknown name, and MachineError with everything that is in the way of
     every kernel that was considered.
     """
-    candidates = list(KERNELS) if name == "auto" else [name]
+    candidates = list(AUTO) if name == "auto" else [name]
     problems = []
     for candidate in candidates:
         if candidate not in KERNELS:

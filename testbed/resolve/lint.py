@@ -164,7 +164,7 @@ def _per_packet(state: LinkState, view: View) -> Iterator[str]:
     for name in ("reorder", "duplicate", "corrupt", "slot"):
         if getattr(state, name):
             yield name
-    if state.loss is not None and (state.loss.model == "periodic" or view.kernel == "host"):
+    if state.loss is not None and (state.loss.model == "periodic" or view.kernel in ("host", "vm")):
         yield "loss"
     if state.queue.kind != "tail_drop":
         yield state.queue.kind

@@ -27,6 +27,7 @@ from testbed.plan import LinkState, Loss
 from testbed.shaping import netlink
 from testbed.shaping.attributes import U32_MAX, probability
 from testbed.shaping.netlink import Device, Question, decoded
+from testbed.shaping.segmentation import netem_takes_seeds
 
 NETEM = 0x10000
 ORDERING_BPS = 10**13
@@ -64,7 +65,7 @@ class DelayStage:
         if distribution is not None and distribution not in self._tables:
             raise ShapingError(Problem(f"{self._device.name}: distribution", f"no table {distribution!r}"))
         wanted = self._wanted(state)
-        before = self.written | {"seed": self.seed}
+        before = self.written | {"seed": wanted["seed"]}
         if wanted == before and distribution == self._distribution:
             return False
         self._write(wanted, distribution)
@@ -89,7 +90,7 @@ class DelayStage:
             "slot": _slot(state),
             "rate": ORDERING_BPS // 8,
             "ecn": 0,
-            "seed": self.seed,
+            "seed": self.seed if netem_takes_seeds() else None,
         }
 
     def _write(self, wanted: Values, distribution: str | None) -> None:
@@ -103,8 +104,9 @@ class DelayStage:
             ("TCA_NETEM_RATE64", wanted["rate"]),
             ("TCA_NETEM_ECN", wanted["ecn"]),
             ("TCA_NETEM_SLOT", {**wanted["slot"], "dist_delay": 0, "dist_jitter": 0}),
-            ("TCA_NETEM_PRNG_SEED", wanted["seed"]),
         ]
+        if wanted["seed"] is not None:
+            attrs.append(("TCA_NETEM_PRNG_SEED", wanted["seed"]))
         if distribution is not None:
             attrs.append(("TCA_NETEM_DELAY_DIST", self._tables[distribution]))
         if wanted["loss_model"] is not None:
@@ -129,7 +131,7 @@ class DelayStage:
             return {}
         options = answer.get_attr("TCA_OPTIONS")
         found: Values = {name: options[name] for name in ("limit", "loss", "gap", "duplicate")}
-        found |= {"slot": _NO_SLOT, "loss_model": None, "ecn": 0}
+        found |= {"slot": _NO_SLOT, "loss_model": None, "ecn": 0, "seed": None}
         for name, value in ((cell[0], cell[1]) for cell in options["attrs"]):
             if name in _IN_KERNEL:
                 found[_IN_KERNEL[name]] = value

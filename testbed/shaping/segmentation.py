@@ -20,6 +20,12 @@ def loses_super_packets_whole() -> bool:
     return OUR_KERNEL not in os.uname().release
 
 
+def netem_takes_seeds() -> bool:
+    """Since Linux 6.6; before that its dice fall as they like, and it reports no seed."""
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int(minor.split("-")[0])) >= (6, 6)
+
+
 def cut_before_rate_stage(state: LinkState, offload: str) -> bool:
     """Whether the rate stage must see single packets: when its queue decides about packets one by one."""
     return offload == "off" or (offload == "auto" and state.queue.kind != "tail_drop")

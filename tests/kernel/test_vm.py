@@ -1,0 +1,83 @@
+"""A stock Debian kernel in a VM: boots, runs scenarios, leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from testbed.kernel import Needs
+from testbed.kernel.vm import Vm, find_image
+from tests.e2e.commands import PROJECT, call, run, start, survivors, until
+
+LACKING = Vm().probe("real")
+WHY = "; ".join(problem.found for problem in LACKING)
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(bool(LACKING), reason=f"no VM here: {WHY} (make vm builds it)"),
+]
+ASKED = pytest.mark.skipif(
+    "TESTBED_VM" not in os.environ, reason="minutes where the processor is emulated: make vm"
+)
+FACTS = """
+import os, subprocess
+from pathlib import Path
+print(os.uname().release, os.geteuid())
+add = "ip link add try0 type dummy; tc qdisc add dev try0 root netem delay 10ms; modinfo -n sch_netem"
+print(subprocess.run(["sh", "-ec", add], stdout=-1, stderr=-2, text=True, check=False).stdout.strip())
+Path("/run/testbed/run/written").write_text("by the guest")
+try:
+    Path("/opt/testbed/testbed/new").write_text("z")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_the_guest_has_debian_s_kernel_and_its_netem(tmp_path: Path) -> None:
+    """It runs as root, sets netem, writes into the run directory and nowhere else of this machine."""
+    said: list[str] = []
+    needs = Needs(memory_bytes=1 << 30, clock="real", seed=1, wall_limit_s=60)
+    Vm(payload=("-c", FACTS)).execute(tmp_path, needs, said.append)
+    disk = find_image()
+    assert disk is not None
+    release = (disk / "release").read_text().strip()
+    assert said[-3] == f"{release} 0"
+    assert said[-2].startswith(f"/lib/modules/{release}/kernel/net/sched/sch_netem.ko")
+    assert said[-1] == "Read-only file system"
+    assert (tmp_path / "written").read_text() == "by the guest"
+
+
+@ASKED
+def test_the_smoke_scenario_passes_on_it(tmp_path: Path) -> None:
+    """Verdict and exit code come through, and the whole run directory."""
+    ended = run(tmp_path, PROJECT / "scenarios/smoke.yaml", "--kernel", "vm")
+    assert ended.code == 0, ended.output
+    assert (ended.manifest["kernel"], ended.manifest["clock"]) == ("vm", "real")
+    assert set(ended.table("requests")["state"]) == {"completed"}
+    for name in ("verdict.json", "junit.xml", "report.html", "console.log", "outcome.json"):
+        assert (ended.run / name).stat().st_size > 0
+
+
+@ASKED
+def test_a_failure_comes_through(tmp_path: Path) -> None:
+    """The same with an expectation that cannot hold ends with 1."""
+    never = ("--set", "expect.1.min=100TB")
+    code, said = call(
+        tmp_path, "testbed.run", PROJECT / "scenarios/smoke.yaml", "--kernel", "vm", *never, "--out", tmp_path
+    )
+    assert code == 1, said
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_vm_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
+    """However the run ends, QEMU ends with it."""
+    out = tmp_path / "out"
+    with start(
+        "testbed.run", PROJECT / "scenarios/smoke.yaml", "--kernel", "vm", "--out", out, temporary=tmp_path
+    ) as process:
+        until(lambda: any("qemu" in line for line in survivors(tmp_path)))
+        os.kill(process.pid, how)
+        process.communicate()
+    until(lambda: not any("qemu" in line for line in survivors(tmp_path)))
