@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from testbed import probe_templates, step_summary, verdict
+from testbed import carriers, probe_templates, step_summary, verdict
 from testbed.capture import tcpdump
 from testbed.command import run_command
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
@@ -82,6 +82,7 @@ def run(
     for _ in range(2 if verify_determinism else 1):
         directory = new_run_dir(out, plan)
         directory.scenario.write_bytes(loaded.source.text)
+        carriers.note(directory)
         plan.write(directory.plan)
         judged = execute(directory, plan, where, time_of, console, quiet=quiet, report=not no_report)
         step_summary.append(step_summary.of_run(plan.name, judged, directory.path), step_summary.asked_for())
