@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from testbed.errors import Problem, TestbedError
 from testbed.runs import verdict_in
 from testbed.serve import contained, curves
-from testbed.serve.parts import Failed, Given, errors
+from testbed.serve.parts import Failed, Given, errors, errors_as_json
 from testbed.serve.shapes import (
     Comparison,
     FileOut,
@@ -94,7 +94,7 @@ def stop_run(run: RunName, parts: Given) -> Told:
 @router.get(
     "/runs/{run}/events",
     response_class=StreamingResponse,
-    responses={**errors(404, 503), 200: {"content": {"text/event-stream": {}}}},
+    responses={**errors_as_json(404, 503), 200: {"content": {"text/event-stream": {}}}},
 )
 async def watch_run(run: RunName, parts: Given) -> StreamingResponse:
     """Server-sent events: `whole`, then `changes` as they come, and `end`."""
@@ -114,7 +114,7 @@ async def get_signals(run: RunName, parts: Given) -> Signals:
 @router.get(
     "/runs/{run}/files/{file:path}",
     response_class=FileResponse,
-    responses={**errors(404), 200: {"content": {media: {} for media in contained.MEDIA.values()}}},
+    responses={**errors_as_json(404), 200: {"content": {media: {} for media in contained.MEDIA.values()}}},
 )
 def get_file(run: RunName, file: str, parts: Given) -> FileResponse:
     """One of the files that `GET /runs/{run}` lists; the report to be looked at, others to be kept."""

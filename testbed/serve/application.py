@@ -11,18 +11,20 @@ from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from testbed.errors import Problem
 from testbed.serve import api_runs, api_scenarios
+from testbed.serve.exposition import Exposition
 from testbed.serve.guard import COOKIE, Guard, same, session
 from testbed.serve.history import History
 from testbed.serve.indexer import Indexer
 from testbed.serve.live import Live
-from testbed.serve.parts import Failed, Given, Parts, answer, errors, shown
+from testbed.serve.parts import Failed, Given, Parts, answer, errors, errors_as_json, shown
 from testbed.serve.processes import Processes
 from testbed.serve.scenarios import Scenarios
 from testbed.serve.shapes import ProblemOut, Token
@@ -68,13 +70,15 @@ def make(
     )
     app.state.parts = parts
     _page(app)
+    counted = Exposition(app, parts)
+    _metrics(app, counted)
     app.include_router(api_scenarios.router)
     app.include_router(api_runs.router)
     app.add_exception_handler(Failed, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _ours)
-    return Guard(app, names=names, any_address=any_address, token=token), parts
+    return Guard(counted, names=names, any_address=any_address, token=token), parts
 
 
 @asynccontextmanager
@@ -106,6 +110,15 @@ def _page(app: FastAPI) -> None:
         return response
 
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+
+def _metrics(app: FastAPI, counted: Exposition) -> None:
+    @app.get("/metrics", tags=["metrics"], responses=errors_as_json(), response_class=PlainTextResponse)
+    async def metrics(parts: Given) -> Response:
+        """For Prometheus: of the server, and of the newest runs under the names of vLLM."""
+        parts.live.keep(await asyncio.to_thread(parts.history.running))
+        text = await asyncio.to_thread(counted.text)
+        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 async def _failed(_request: Request, error: Exception) -> JSONResponse:

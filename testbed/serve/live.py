@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import msgspec
 
 from testbed.runs import verdict_in
 from testbed.serve.follower import Follower
+from testbed.serve.frames import Frames
 
 TICK_S: Final = 0.25
 LEAST_OFTEN_S: Final = 1.0
@@ -88,6 +89,16 @@ class Live:
     def full(self, run: str) -> bool:
         """Whether no further run can be followed."""
         return run not in self._watched and len(self._watched) >= MOST_RUNS
+
+    def keep(self, runs: Iterable[str]) -> None:
+        """Follow these runs for a while, if there is room, whether anybody watches them or not."""
+        for run in runs:
+            if not self.full(run):
+                self._follow(run)
+
+    def followed(self) -> list[tuple[str, Frames]]:
+        """Runs under way that are followed now, and what is known of them."""
+        return [(run, one.follower.frames) for run, one in list(self._watched.items()) if not one.finished]
 
     async def snapshot(self, run: str) -> dict[str, Any]:
         """All signals of a run so far; the follower is kept for a while."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
@@ -18,6 +19,8 @@ from testbed.serve.live import Live
 from testbed.serve.processes import Processes
 from testbed.serve.scenarios import Scenarios
 from testbed.serve.shapes import ProblemOut, Problems
+
+Responses: TypeAlias = dict[int | str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,19 @@ async def parts_of(request: Request) -> Parts:
 Given = Annotated[Parts, Depends(parts_of)]
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def errors(*statuses: int) -> Responses:
     """For the OpenAPI document: what may go wrong at an endpoint, beside what may at all of them."""
-    everywhere = (401, 403, 413, 421, 422)
-    return {status: {"model": Problems} for status in sorted({*everywhere, *statuses})}
+    return {status: {"model": Problems} for status in _statuses(statuses)}
+
+
+def errors_as_json(*statuses: int) -> Responses:
+    """The same for an endpoint whose answers are not JSON when nothing goes wrong."""
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problems"}}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in _statuses(statuses)
+    }
+
+
+def _statuses(more: Sequence[int]) -> list[int]:
+    return sorted({401, 403, 413, 421, 422, *more})

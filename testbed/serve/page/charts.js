@@ -64,7 +64,7 @@ export class Chart {
     const known = this.values.flat().filter((value) => value !== null && value !== undefined);
     const highest = this.top ?? Math.max(...known, 0), lowest = this.fromZero ? 0 : Math.min(...known, highest);
     const step = niceStep((highest - lowest) || Math.abs(highest) || 1, 3);
-    this.low = this.fromZero ? 0 : Math.floor(lowest / step) * step;
+    this.low = this.fromZero ? 0 : Math.max(0, (Math.ceil(lowest / step) - 1) * step);
     this.high = this.top ?? Math.max(Math.ceil((highest * 1.02) / step) * step, this.low + step);
     this.body.replaceChildren(...this.axes(step), ...this.events(), ...this.lines());
     this.showCursor();
@@ -75,13 +75,13 @@ export class Chart {
     for (let value = this.low; value <= this.high + step / 1e6; value += step) {
       const y = this.y(value);
       found.push(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y }),
-        svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, quantity(Number(value.toPrecision(12)), this.unit)));
+        svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, onAxis(Number(value.toPrecision(12)), this.unit)));
     }
     const every = niceStep(this.to, 6);
     const places = this.ticks ?? Array.from({ length: Math.floor(this.to / every + 1e-9) + 1 },
       (_, index) => [index * every, `${number(index * every, 4)} s`]);
     for (const [place, text] of places) {
-      found.push(svg("text", { x: this.x(place), y: HEIGHT - 5, "text-anchor": "middle" }, text));
+      found.push(svg("text", { x: this.x(place), y: HEIGHT - 5, "text-anchor": this.x(place) > WIDTH - 40 ? "end" : "middle" }, text));
     }
     return found;
   }
@@ -168,6 +168,11 @@ export class Chart {
     const parts = this.curves.map((curve, index) => `${curve.label} ${quantity(this.valueAt(index, at), this.unit)}`);
     return `${this.title}, ${when}: ${parts.join(", ")}. Arrow keys move through time.`;
   }
+}
+
+// The chart's title says what is counted.
+function onAxis(value, unit) {
+  return quantity(value, ["bps", "bytes", "s", "%"].includes(unit) ? unit : "");
 }
 
 function sample(curve) {

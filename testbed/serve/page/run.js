@@ -33,7 +33,7 @@ export async function run([name], _, left) {
     for (const { names, chart } of charts) {
       const values = names.map((signal) => state.signals[signal]);
       chart.element.hidden = values.every((column) => column.every((value) => value === null));
-      chart.set(xs, values, { to: state.now.duration_s, marks: state.marks });
+      chart.set(xs, values, { to: detail.run.state === "RUNNING" ? state.now.duration_s : 0, marks: state.marks });
     }
     const { virtual_s: virtual, duration_s: duration, speed, stage } = state.now;
     bar.value = Math.min(1, virtual / (duration || 1));
