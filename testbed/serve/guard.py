@@ -77,7 +77,9 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("content-security-policy", POLICY)
-                headers.setdefault("cache-control", "no-store")
+                # The page's files may be kept, if they are asked about each time.
+                kept = "no-cache" if scope["path"].startswith("/page/") else "no-store"
+                headers.setdefault("cache-control", kept)
             await send(message)
 
         try:

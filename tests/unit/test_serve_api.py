@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -350,3 +351,20 @@ def test_a_run_that_vanishes_meanwhile_is_not_there(client: httpx.Client, place:
         path.unlink()
     run.path.rmdir()
     problem(client.get("/api/v1/runs/fleeting-1"), 404)
+
+
+def test_the_page_needs_nothing_but_this_server(client: httpx.Client) -> None:
+    """Every file that it names is there, and none is on another machine; nothing in it runs unasked."""
+    index = client.get("/").text
+    named = re.findall(r'(?:href|src)="([^"#]+)"', index)
+    assert {f"/page/{path.name}" for path in application.PAGE.glob("*.js")} <= set(named)
+    for path in named:
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        assert answer.headers["cache-control"] == "no-cache"
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", answer.text), path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", answer.text), (
+            path
+        )
+    assert "<script>" not in index
+    assert "style=" not in index

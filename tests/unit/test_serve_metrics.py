@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +18,7 @@ from tests.unit.serve_runs import write_small, write_verdict
 from tests.unit.synthetic_plan import make_plan
 from tests.unit.synthetic_run import note, write_run
 
+ROOT = Path(__file__).parents[2]
 Samples = dict[tuple[str, str], float]
 
 
@@ -67,3 +70,18 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     counts, total = histogram([0.001, 0.002, 1000.0], TTFT_BUCKETS_S)
     assert (counts[0], counts[1], counts[-2], counts[-1]) == (1, 2, 2, 3)
     assert total == pytest.approx(1000.003)
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(tmp_path: Path) -> None:
+    """Every name in a query of docs/grafana/testbed.json is one that /metrics has."""
+    dashboard = json.loads((ROOT / "docs/grafana/testbed.json").read_bytes())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    wanted = {name for query in queries for name in re.findall(r"\b(?:vllm:|testbed_)[a-z0-9_]+", query)}
+    app, _ = application.make(tmp_path / "runs", tmp_path)
+    with client_of(app) as client:
+        client.get("/api/v1/runs")
+        text = client.get("/metrics").text
+    families = list(text_string_to_metric_families(text))
+    known = {f"{one.name}{suffix}" for one in families for suffix in ("", "_total", "_bucket")}
+    assert len(wanted) > 12
+    assert wanted <= known
