@@ -1,6 +1,6 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fidelity paper campaign bench clean
+.PHONY: help setup run test browser check fidelity paper campaign bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
@@ -23,6 +23,13 @@ check: setup ## formatting, lints, types, import contracts
 
 test: check ## check, then every test
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+browser: setup ## the control plane in Chromium, and bad input to its API; pictures in build/pictures
+	@test -d build/browser || $(PYTHON) -m venv build/browser
+	@build/browser/bin/pip install --quiet -r requirements-browser.txt
+	@$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		>$$(build/browser/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/project.pth
+	TESTBED_PICTURES=build/pictures build/browser/bin/python -m pytest tests/browser
 
 fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
 	$(PYTHON) -m tests.fidelity.make_table
