@@ -142,7 +142,7 @@ class Frames:
             case Control():
                 self._control(line, t_s)
             case Decision() if line.route is not None:
-                stretch = self._at(t_s)
+                stretch = self._at(t_s, SHARE_WINDOW_S)
                 stretch.routed += 1
                 stretch.offloaded += line.route == "prfaas"
             case Request():
@@ -189,10 +189,13 @@ class Frames:
         stretch.failed += line.state != "completed"
         if line.t_first_ns is not None:
             first_s = (line.t_first_ns - self._t0_ns) / NS_PER_S
-            self._at(first_s).ttfts_s.append(first_s - sent_s)
+            self._at(first_s, TTFT_WINDOW_S).ttfts_s.append(first_s - sent_s)
 
-    def _at(self, t_s: float) -> _Stretch:
-        """The stretch of this moment; those on the way to it are made."""
+    def _at(self, t_s: float, window_s: float = 0.0) -> _Stretch:
+        """The stretch of this moment, which changes, and so do those that look back to it over `window_s`.
+
+        Stretches on the way to it are made.
+        """
         t_s = max(t_s, 0.0)
         self.newest_s = max(self.newest_s, t_s)
         number = int(t_s / self.stretch_s)
@@ -201,7 +204,8 @@ class Frames:
             held = dict(self._stretches[-1].held) if self._stretches else {}
             self._stretches.append(_Stretch(held=held))
             self._changed.add(len(self._stretches) - 1)
-        self._changed.add(number)
+        beyond = number + max(1, round(window_s / self.stretch_s))
+        self._changed.update(range(number, min(beyond, len(self._stretches))))
         return self._stretches[number]
 
 

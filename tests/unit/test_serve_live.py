@@ -144,9 +144,29 @@ def test_only_what_has_changed_is_sent(run: RunDir) -> None:
     link(run, 0.7, 9)
     follower.advance()
     assert follower.changes()["numbers"] == [1, 2]
-    decision(run, 0.1, 1, "prfaas")
+    link(run, 0.1, 9)
     follower.advance()
     assert follower.changes()["numbers"] == [0]
+
+
+def test_a_late_line_changes_all_that_look_back_to_it(run: RunDir) -> None:
+    """A first token is known when its request has ended: the mean of the last 15 s was without it."""
+    begin(run)
+    link(run, 0.0, 5)
+    link(run, 30.0, 9)
+    follower = Follower(run.path)
+    follower.advance()
+    follower.changes()
+    note(run, "client", "request", T0, id=1, t_first_ns=T0 + 3 * S, t_last_ns=T0 + 30 * S,
+         t_end_ns=T0 + 30 * S, tokens=5, state="completed", cause=None)  # fmt: skip
+    follower.advance()
+    changed = follower.changes()
+    assert changed["numbers"] == [*range(10, 60), 100]
+    assert set(changed["signals"]["ttft_p90_s"][:50]) == {3.0}
+    assert follower.whole()["signals"]["ttft_p90_s"] == [None] * 10 + [3.0] * 50 + [None] * 41
+    decision(run, 0.1, 1, "prfaas")
+    follower.advance()
+    assert follower.changes()["numbers"] == list(range(33))
 
 
 def parsed(event: bytes) -> tuple[str, dict[str, Any]]:
