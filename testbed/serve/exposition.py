@@ -45,8 +45,8 @@ COUNTERS: Final = (
     ("vllm:prompt_tokens", "Prompt tokens of requests that completed", "input_tokens"),
     ("vllm:generation_tokens", "Tokens that clients received", "tokens"),
 )
-REASONS: Final = {"completed": "length", "failed": "abort", "refused": "abort", "unfinished": "abort"}
-"""What vLLM calls it when a request ends: here an answer always has the length that was asked for."""
+REASONS: Final = {"completed": "length"}
+"""What vLLM calls it when a request ends: an answer here has the length that was asked for; else `abort`."""
 
 
 class Summed(msgspec.Struct, frozen=True):
@@ -189,7 +189,8 @@ def _summed(directory: Path, _stamp: int) -> Summed | None:
     completed = requests.filter(pl.col("state") == "completed")
     ended: dict[str, int] = {}
     for state in requests["state"].to_list():
-        ended[REASONS[state]] = ended.get(REASONS[state], 0) + 1
+        reason = REASONS.get(state, "abort")
+        ended[reason] = ended.get(reason, 0) + 1
     return Summed(
         model=_model(directory),
         histograms=tuple(

@@ -28,6 +28,8 @@ from testbed.units import NS_PER_S
 STRETCHES: Final = 400
 LEAST_STRETCH_S: Final = 0.1
 """Link samples are so far apart, by default."""
+MOST_STRETCHES: Final = 20_000
+"""Whatever a damaged journal says: later moments fall into the last of these."""
 SHARE_WINDOW_S, TTFT_WINDOW_S = 10.0, 15.0
 """As in the report's charts of the same name."""
 BITS: Final = 8
@@ -198,7 +200,7 @@ class Frames:
         """
         t_s = max(t_s, 0.0)
         self.newest_s = max(self.newest_s, t_s)
-        number = int(t_s / self.stretch_s)
+        number = min(int(t_s / self.stretch_s), MOST_STRETCHES - 1)
         while len(self._stretches) <= number:
             # What was held before holds until something else is noted.
             held = dict(self._stretches[-1].held) if self._stretches else {}

@@ -60,5 +60,10 @@ class Indexer:
     def _measure(self) -> None:
         """Compute metrics of runs that have none yet, newest first, until somebody looks again."""
         while not self._asked.is_set() and (directory := self._history.unmeasured()) is not None:
-            self._history.put_measured(directory, main_metrics.of_run(self._history.runs / directory))
+            try:
+                found = main_metrics.of_run(self._history.runs / directory)
+            except Exception:  # a record may be damaged in ways that nobody has thought of
+                log.exception("no metrics of %s", directory)
+                found = []
+            self._history.put_measured(directory, found)
             self._closed.wait(PAUSE_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from testbed import carriers
 from testbed.serve import main_metrics
 from testbed.serve.history import History
+from testbed.serve.indexer import Indexer
 from tests.unit.serve_runs import write_small, write_verdict
 
 Rows = list[dict[str, object]]
@@ -171,3 +173,27 @@ def test_the_last_verdict_of_each_scenario_leaves_out_what_runs(runs: Path, hist
 def test_a_run_without_a_record_has_no_main_metrics(runs: Path) -> None:
     """It is not an error, and nothing is made up."""
     assert main_metrics.of_run(write_small(runs).path) == []
+
+
+def test_a_record_that_breaks_the_metrics_does_not_stop_the_index(
+    runs: Path, history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, the run has none, and the next one is looked at."""
+
+    def broken(directory: Path) -> list[main_metrics.Measured]:
+        if directory.name == "congestion-2":
+            raise ValueError("damaged")
+        return [main_metrics.Measured("ttft_s.p90", 1.0, "s")]
+
+    monkeypatch.setattr(main_metrics, "of_run", broken)
+    for seed in (1, 2):
+        write_small(runs, seed=seed, at_s=seed)
+    index = Indexer(history)
+    index.start()
+    deadline = time.monotonic() + 20
+    while history.get("congestion-1") is None or history.unmeasured() is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    index.close()
+    assert [one["directory"] for one in history.trend("congestion", "ttft_s.p90", 9)] == ["congestion-1"]
+    assert "no metrics of congestion-2" in caplog.text

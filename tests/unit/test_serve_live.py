@@ -131,6 +131,8 @@ def test_a_moment_beyond_all_bounds_fills_no_memory(run: RunDir) -> None:
     begin(run)
     note(run, "bench", "event", T0 + 10**18, name="never")
     assert len(read(run)) == 0
+    note(run, "bench", "event", T0 + 30 * 3600 * S, name="late")
+    assert len(read(run)) == 20_000
 
 
 def test_only_what_has_changed_is_sent(run: RunDir) -> None:

@@ -62,10 +62,11 @@ export class Chart {
 
   draw() {
     const known = this.values.flat().filter((value) => value !== null && value !== undefined);
-    const highest = this.top ?? Math.max(...known, 0), lowest = this.fromZero ? 0 : Math.min(...known, highest);
+    const top = this.top ?? (this.unit === "%" && known.every((value) => value <= 1) ? 1 : null);
+    const highest = top ?? Math.max(...known, 0), lowest = this.fromZero ? 0 : Math.min(...known, highest);
     const step = niceStep((highest - lowest) || Math.abs(highest) || 1, 3);
     this.low = this.fromZero ? 0 : Math.max(0, (Math.ceil(lowest / step) - 1) * step);
-    this.high = this.top ?? Math.max(Math.ceil((highest * 1.02) / step) * step, this.low + step);
+    this.high = top ?? Math.max(Math.ceil((highest * 1.02) / step) * step, this.low + step);
     this.body.replaceChildren(...this.axes(step), ...this.events(), ...this.lines());
     this.showCursor();
   }

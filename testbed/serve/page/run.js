@@ -39,7 +39,7 @@ export async function run([name], _, left) {
     bar.value = Math.min(1, virtual / (duration || 1));
     const running = detail.run.state === "RUNNING";
     facts(numbers, [
-      ["stage", running ? stage || "starting" : "ended"], ["virtual time", `${number(virtual, 4)} of ${number(duration)} s`],
+      ["stage", running ? stage || "starting" : "ended"], ["virtual time", running ? `${number(virtual, 4)} of ${number(duration)} s` : seconds(virtual)],
       ["speed", running ? (speed === null ? "–" : `${number(speed)} x real time`) : detail.run.wall_s ? `${number(detail.run.virtual_s / detail.run.wall_s)} x real time` : "–"],
       ["seed, scale", `${detail.run.seed}, ${detail.run.scale}`], ["started", moment(detail.run.started_s)],
     ]);
