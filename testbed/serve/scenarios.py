@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ from testbed.testing.recognize import is_scenario
 
 DRAFTS: Final = "drafts"
 MOST_DRAFTS: Final = 10_000
+COPIED_BYTES: Final = 1 << 20
 UNNAMED: Final = "text.yaml"
 """What a text is called that replaces no file."""
 
@@ -87,9 +89,10 @@ class Scenarios:
                 return None, [], error.problems
 
     def draft(self, text: str, path: Path | None) -> Path:
-        """Write a text where it can be run from, beside links to all that the file it replaces stands beside.
+        """Write a text where it can be run from, beside what the file that it replaces stands beside.
 
-        No file of the project is ever written. Raises ScenarioError when it cannot be written.
+        Files are copied, as those of a scheduler or a program have to lie below the scenario; large ones and
+        directories are linked. No scenario is ever written. Raises ScenarioError when it cannot be written.
         """
         original = path or self.root / UNNAMED
         try:
@@ -101,7 +104,11 @@ class Scenarios:
             else:
                 raise ScenarioError(Problem(str(self._drafts), "is full", next_step="remove old drafts"))
             for beside in original.parent.iterdir():
-                if beside.name != original.name:
+                if beside.name == original.name:
+                    continue
+                if beside.is_file() and beside.stat().st_size <= COPIED_BYTES:
+                    shutil.copy2(beside, directory)
+                else:
                     (directory / beside.name).symlink_to(beside.resolve())
             draft = directory / original.name
             draft.write_text(text, encoding="utf-8")

@@ -34,6 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / "scenarios/full_rate.yaml").write_text(TEXT)
     (top / "scenarios/below/broken.yaml").write_text("name: broken\nlink: {}\nquestion: [\n")
     (top / "scenarios/link.yaml").symlink_to(top / "secret.yaml")
+    (top / "scenarios/own.py").write_text("# a scheduler")
     for seed in (1, 2):
         run = write_run(top / f"runs/congestion-{seed}", make_plan(seed=seed, requests=40), tcp_lines=64)
         tables.build(run, make_plan(seed=seed, requests=40))
@@ -178,6 +179,8 @@ def test_an_edited_text_is_run_from_a_draft_beside_the_same_files(
     assert file.is_relative_to(place / "runs/drafts")
     assert file.read_text() == text
     assert (file.parent / "below").resolve() == place / "scenarios/below"
+    assert not (file.parent / "own.py").is_symlink()
+    assert (file.parent / "own.py").read_text() == "# a scheduler"
     assert (place / "scenarios/full_rate.yaml").read_text() == TEXT
 
 
