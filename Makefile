@@ -1,6 +1,6 @@
 # Every target does the set-up that is missing first; done once, that costs a fraction of a second.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check vm fidelity conformance paper campaign killed bench clean
+.PHONY: help setup run test browser check vm fidelity conformance paper campaign killed bench clean
 
 PYTHON := .venv/bin/python
 SCENARIO := scenarios/congestion.yaml
@@ -28,6 +28,13 @@ test: check ## check, then every test
 vm: setup ## build the VM unless it is there, run the smoke scenario and the tests in it (docs/vm.md)
 	scripts/vm build
 	TESTBED_VM=1 $(PYTHON) -m pytest tests/kernel/test_vm.py tests/kernel/test_vagrant.py
+
+browser: setup ## the control plane in Chromium, and bad input to its API; pictures in build/pictures
+	@test -d build/browser || $(PYTHON) -m venv build/browser
+	@build/browser/bin/pip install --quiet -r requirements-browser.txt
+	@$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		>$$(build/browser/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/project.pth
+	TESTBED_PICTURES=build/pictures build/browser/bin/python -m pytest tests/browser
 
 fidelity: setup ## measure the link in full, write the error table of docs/fidelity.md
 	$(PYTHON) -m tests.fidelity.make_table

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import machine, payload, reference, replays, start, sweeps, table, whole_runs
+from benchmarks import control_plane, machine, payload, reference, replays, start, sweeps, table, whole_runs
 from benchmarks.figures import Figure
 from benchmarks.measuring import Effort
 from benchmarks.scenario_runs import HERE, BenchmarkError
@@ -35,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[Effort], list[Figure]]] = {
     "agents": start.agents,
     "replay": replays.replay,
     "sweep": sweeps.sweep,
+    "control_plane": control_plane.control_plane,
 }
 PARTIAL = Path("runs/benchmarks")
 

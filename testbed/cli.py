@@ -12,6 +12,7 @@ from testbed.compare import __main__ as compare
 from testbed.kernel.build import build
 from testbed.record import __main__ as record
 from testbed.report import __main__ as report
+from testbed.serve import __main__ as serve
 from testbed.sweep import __main__ as sweep
 
 app = typer.Typer(add_completion=False, help="A wind tunnel for cross-datacenter LLM serving.")
@@ -24,6 +25,7 @@ app.command(name="replay")(replay.replay_command)
 app.command()(sweep.sweep)
 app.command()(record.record)
 app.command()(compare.compare)
+app.command()(serve.serve)
 kernel = typer.Typer(help="The kernel that runs take place in.")
 app.add_typer(kernel, name="kernel")
 

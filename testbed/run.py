@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from testbed import holding, probe_templates, real_rate, step_summary, verdict
+from testbed import carriers, holding, probe_templates, real_rate, step_summary, verdict
 from testbed.capture import tcpdump
 from testbed.command import run_command, terminal
 from testbed.errors import MachineError, Problem, ScenarioError, TestbedError
@@ -88,6 +88,7 @@ def run(
     for _ in range(2 if verify_determinism else 1):
         directory = new_run_dir(out, plan)
         directory.scenario.write_bytes(loaded.source.text)
+        carriers.note(directory)
         plan.write(directory.plan)
         if carried_bps is not None:
             real_rate.note(directory, carried_bps)

@@ -13,6 +13,7 @@ runs/<scenario>-<seed>[-n]/
   programs/       what each program of the scenario wrote: <name>.out, <name>.err
   pcap/           what the scenario captures: <device>.pcap, and their summary.json and summary.txt
   verdict.json  junit.xml  report.html
+  carrier.json    the process that carries out the run, or did
   console.log     what the guest printed
   hold            there as long as somebody wants the network of a run on the host's kernel to stay up
   trouble.json    what went wrong with the kernel, if anything did
@@ -89,6 +90,10 @@ class RunDir:
     @property
     def report(self) -> Path:
         return self.path / "report.html"
+
+    @property
+    def carrier(self) -> Path:
+        return self.path / "carrier.json"
 
     @property
     def console(self) -> Path:

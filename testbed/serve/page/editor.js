@@ -1,0 +1,86 @@
+// A scenario's text with its problems at the lines; checked while one types, run as a draft.
+
+import { get, post } from "./api.js";
+import { h, link, problems, say } from "./dom.js";
+import { number } from "./numbers.js";
+import { starter } from "./start.js";
+
+const LINE_PX = 20, PAUSE_MS = 500;
+
+export async function editor([path], _, left) {
+  const { text } = await get(`scenarios/${path.split("/").map(encodeURIComponent).join("/")}`);
+  const gutter = h("div", { class: "gutter", "aria-hidden": "true" });
+  const area = h("textarea", { spellcheck: "false", wrap: "off", "aria-label": `Text of ${path}`, "aria-describedby": "found" });
+  area.value = text;
+  const found = h("div", { id: "found" });
+  const seed = h("input", { type: "number", min: 0, placeholder: "the file's", size: 8 });
+  const scale = h("input", { type: "number", min: 0.0001, max: 1, step: "any", placeholder: "the file's", size: 8 });
+  let bad = new Set(), lines = 0, waiting = null, asking = 0;
+
+  const body = () => ({
+    scenario: path,
+    text: area.value === text ? null : area.value,
+    seed: seed.value === "" ? null : Number(seed.value),
+    scale: scale.value === "" ? null : Number(scale.value),
+  });
+  const number_lines = () => {
+    lines = area.value.split("\n").length;
+    gutter.replaceChildren(...Array.from({ length: lines }, (_unused, index) =>
+      h("div", { class: bad.has(index + 1) ? "bad" : null }, String(index + 1))), h("div", {}, " "), h("div", {}, " "));
+    gutter.scrollTop = area.scrollTop;
+  };
+  const go = (line) => {
+    const starts = area.value.split("\n").slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+    area.focus();
+    area.setSelectionRange(starts, starts + (area.value.split("\n")[line - 1] ?? "").length);
+    area.scrollTop = Math.max(0, (line - 6) * LINE_PX);
+  };
+  const show = (list) => {
+    bad = new Set(list.map((one) => one.line).filter(Boolean));
+    number_lines();
+    found.replaceChildren(problems(list, { onLine: go }));
+    say(`${list.length} ${list.length === 1 ? "problem" : "problems"}`);
+  };
+  const check = async () => {
+    const mine = ++asking;
+    let answer;
+    try {
+      answer = await post("check", { ...body(), text: area.value });
+    } catch (error) {
+      if (mine === asking) show(error.list ?? []);
+      return;
+    }
+    if (mine !== asking) return;
+    if (answer.problems.length) { show(answer.problems); return; }
+    bad = new Set();
+    number_lines();
+    const plan = answer.plan;
+    found.replaceChildren(
+      h("p", {}, `Nothing is wrong with it. ${number(plan.duration_s)} s, ${plan.requests} requests, seed ${plan.seed}, ` +
+        `scale ${plan.scale}, ${plan.expectations.length} expectations.`),
+      answer.warnings.length ? problems(answer.warnings.map((warning) => ({ where: "warning", found: warning })), { kind: "warn" }) : "");
+    say("Nothing is wrong with it");
+  };
+  const later = () => { clearTimeout(waiting); waiting = setTimeout(check, PAUSE_MS); };
+  area.addEventListener("input", () => { if (area.value.split("\n").length !== lines) number_lines(); later(); });
+  area.addEventListener("scroll", () => { gutter.scrollTop = area.scrollTop; });
+  area.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) check();
+  });
+  [seed, scale].forEach((one) => one.addEventListener("input", later));
+  left.push(() => clearTimeout(waiting));
+  number_lines();
+  check();
+
+  const said = h("div", {});
+  return h("div", {},
+    h("h1", {}, path),
+    h("div", { class: "row" },
+      starter(body, said, `Run ${path} as it stands here`, { onProblems: show }),
+      h("button", { type: "button", onclick: check, title: "Ctrl+Enter" }, "Check"),
+      h("label", {}, "Seed", seed), h("label", {}, "Scale", scale),
+      h("span", { class: "soft end" }, "A changed text runs as a draft; the file stays as it is.")),
+    said, found,
+    h("div", { class: "editor" }, gutter, area),
+    h("p", {}, link("#/scenarios", "all scenarios")));
+}

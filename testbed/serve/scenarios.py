@@ -1,0 +1,166 @@
+"""The scenario files below one directory: what they are called, what they say, whether a text would run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from testbed.errors import Problem, ScenarioError, TestbedError
+from testbed.plan import Plan
+from testbed.resolve import resolve
+from testbed.resolve.lint import lint
+from testbed.scenario.load import Loaded, validate
+from testbed.scenario.overrides import apply_overrides
+from testbed.scenario.source import MAX_FILE_BYTES, parse_source, read_source
+from testbed.testing.recognize import is_scenario
+
+DRAFTS: Final = "drafts"
+MOST_DRAFTS: Final = 10_000
+COPIED_BYTES: Final = 1 << 20
+UNNAMED: Final = "text.yaml"
+"""What a text is called that replaces no file."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One file. `path` is relative to the directory of scenarios and names it."""
+
+    path: str
+    name: str
+    """What its runs are called; empty when the file does not say it."""
+    question: str
+    control: bool
+    sha256: str
+
+
+class Scenarios:
+    """A directory of scenarios, read again where a file has changed."""
+
+    def __init__(self, root: Path, runs: Path) -> None:
+        self.root = root
+        self._drafts = runs / DRAFTS
+        self._known: dict[str, tuple[int, int, Scenario]] = {}
+        self._lock = threading.Lock()
+        self._checking = threading.Lock()
+
+    def known(self) -> list[Scenario]:
+        """All of them, in order of their paths; links are not followed."""
+        with self._lock:
+            found = {}
+            for path in _yaml_files(self.root):
+                name = path.relative_to(self.root).as_posix()
+                with suppress(OSError):
+                    status = path.stat()
+                    known = self._known.get(name)
+                    if known is None or known[:2] != (status.st_mtime_ns, status.st_size):
+                        if not is_scenario(path):
+                            continue
+                        known = (status.st_mtime_ns, status.st_size, _read(path, name))
+                    found[name] = known
+            self._known = found
+            return [one for _, _, one in found.values()]
+
+    def find(self, path: str) -> Path | None:
+        """The file with this name; None for whatever is not in the list."""
+        return self.root / path if any(one.path == path for one in self.known()) else None
+
+    def check(
+        self, text: str, path: Path | None, *, seed: int | None, scale: float | None, overrides: list[str]
+    ) -> tuple[Plan | None, list[str], tuple[Problem, ...]]:
+        """What a text would run, its warnings, and its problems; `path` is the file that it replaces.
+
+        One at a time: a scenario may be large, and policies are tried in processes of their own.
+        """
+        place = path or self.root / UNNAMED
+        shown = place.relative_to(self.root).as_posix()
+        with self._checking:
+            try:
+                loaded = validate(apply_overrides(parse_source(shown, text.encode()), overrides))
+                plan = resolve(loaded, seed=seed, scale=scale, base_dir=place.parent, traces=_traces())
+                return plan, _warnings(loaded, plan), ()
+            except TestbedError as error:
+                return None, [], error.problems
+
+    def draft(self, text: str, path: Path | None) -> Path:
+        """Write a text where it can be run from, beside what the file that it replaces stands beside.
+
+        Files are copied, as those of a scheduler or a program have to lie below the scenario; large ones and
+        directories are linked. No scenario is ever written. Raises ScenarioError when it cannot be written.
+        """
+        original = path or self.root / UNNAMED
+        try:
+            for number in range(1, MOST_DRAFTS):
+                directory = self._drafts / f"{original.stem}-{number}"
+                with suppress(FileExistsError):
+                    directory.mkdir(parents=True)
+                    break
+            else:
+                raise ScenarioError(Problem(str(self._drafts), "is full", next_step="remove old drafts"))
+            for beside in original.parent.iterdir():
+                if beside.name == original.name:
+                    continue
+                if beside.is_file() and beside.stat().st_size <= COPIED_BYTES:
+                    shutil.copy2(beside, directory)
+                else:
+                    (directory / beside.name).symlink_to(beside.resolve())
+            draft = directory / original.name
+            draft.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ScenarioError(Problem(str(self._drafts), f"cannot be written: {error}")) from None
+        return draft
+
+
+def text_of(path: Path) -> str:
+    """The text of a scenario file; raises ScenarioError when it cannot be read as text."""
+    text = path.read_bytes()[: MAX_FILE_BYTES + 1]
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ScenarioError(Problem(path.name, "is not UTF-8", "a text file in UTF-8")) from None
+
+
+def line_of(problem: Problem, shown: str) -> int | None:
+    """The line of the text that a problem is about, from 1."""
+    line = problem.where.removeprefix(f"{shown}:").split(":")[0]
+    return int(line) if problem.where.startswith(f"{shown}:") and line.isdecimal() else None
+
+
+def _yaml_files(root: Path) -> Iterator[Path]:
+    for directory, below, files in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(directory) / name
+            if name.endswith((".yaml", ".yml")) and not path.is_symlink():
+                yield path
+
+
+def _read(path: Path, name: str) -> Scenario:
+    """What the file says of itself; a broken one is listed all the same."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    data: object = None
+    with suppress(ScenarioError):
+        data = read_source(path).data
+    values = data if isinstance(data, dict) else {}
+    return Scenario(
+        path=name,
+        name=str(values.get("name", "")),
+        question=str(values.get("question", "")),
+        control=values.get("control") is True,
+        sha256=digest,
+    )
+
+
+def _warnings(loaded: Loaded, plan: Plan) -> list[str]:
+    return [str(warning) for warning in lint(loaded, plan, kernel=None, clock="virtual")]
+
+
+def _traces() -> Path | None:
+    named = os.environ.get("TESTBED_TRACES")
+    return Path(named) if named else None

@@ -1,0 +1,103 @@
+"""One run directory in brief, from its small files; whatever is missing or broken is left out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from testbed import carriers
+from testbed.rundir import RunDir
+from testbed.units import NS_PER_S
+from testbed.verdict import Result, Verdict
+
+State = Literal["RUNNING", "PASS", "FAIL", "UNKNOWN"]
+T = TypeVar("T")
+
+NO_VERDICT: Final = "ended without a verdict; python -m testbed.report makes one from its journal"
+UNDER_WAY: Final = "under way"
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What the head of plan.json says."""
+
+    name: str
+    question: str
+    seed: int
+    scale: float
+    duration_ns: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is shown of manifest.json."""
+
+    virtual_s: float | None = None
+    wall_s: float | None = None
+    record_digest: str = ""
+    scenario_sha256: str = ""
+    clock: str = ""
+    kernel: str = ""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as a row of the history."""
+
+    directory: str
+    name: str
+    question: str
+    seed: int
+    scale: float
+    state: State
+    note: str
+    started_s: float
+    """When its plan was written, seconds since 1970."""
+    duration_s: float
+    virtual_s: float | None
+    wall_s: float | None
+    digest: str
+    scenario_sha256: str
+    clock: str
+    kernel: str
+    results: tuple[Result, ...]
+
+
+def summarize(directory: Path) -> Summary | None:
+    """The run in this directory; None when it holds no plan that can be read."""
+    run = RunDir(directory)
+    planned = _read(run.plan, Planned)
+    if planned is None:
+        return None
+    manifest = _read(run.manifest, Manifest) or Manifest()
+    verdict = _read(run.verdict, Verdict)
+    state: State = "UNKNOWN" if verdict is None else verdict.status
+    note = NO_VERDICT if verdict is None else verdict.note
+    carrier = carriers.of_run(run)
+    if verdict is None and carrier is not None and carrier.alive:
+        state, note = "RUNNING", UNDER_WAY
+    return Summary(
+        directory=directory.name,
+        name=planned.name,
+        question=planned.question,
+        seed=planned.seed,
+        scale=planned.scale,
+        state=state,
+        note=note,
+        started_s=run.plan.stat().st_mtime,
+        duration_s=planned.duration_ns / NS_PER_S,
+        virtual_s=manifest.virtual_s,
+        wall_s=manifest.wall_s,
+        digest=manifest.record_digest,
+        scenario_sha256=manifest.scenario_sha256,
+        clock=manifest.clock,
+        kernel=manifest.kernel,
+        results=() if verdict is None else verdict.results,
+    )
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    with suppress(OSError, msgspec.DecodeError):
+        if not path.is_symlink():
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+    return None

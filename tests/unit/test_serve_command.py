@@ -1,0 +1,89 @@
+"""`python -m testbed.serve`: what it refuses to be, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from testbed import carriers
+from testbed.command import run_command
+from testbed.serve.__main__ import app
+from testbed.serve.guard import TOKEN_VARIABLE
+from tests.unit.serve_runs import write_small
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "token", "said"),
+    [
+        (
+            ["--host", "0.0.0.0"],
+            "",
+            (
+                "--host 0.0.0.0: without a token, whoever reaches this machine could run programs on it\n"
+                "    allowed: a token in the variable TESTBED_TOKEN, or 127.0.0.1\n"
+            ),
+        ),
+        (
+            [],
+            "short",
+            "TESTBED_TOKEN: has 5 characters\n    allowed: 16 or more, such as `openssl rand -hex 16`\n",
+        ),
+        (
+            ["--port", "70000", "--scenarios", "/nowhere"],
+            "",
+            (
+                "--port 70000: is no port\n    allowed: 0 to 65535\n"
+                "--scenarios /nowhere: is no directory\n    allowed: a directory of scenario files\n"
+            ),
+        ),
+    ],
+)
+def test_options_that_would_be_unsafe_or_wrong_are_refused(
+    options: list[str],
+    token: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All at once, with what is allowed; nothing is opened."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    kept = {ending: signal.getsignal(ending) for ending in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert run_command(app, options) == 3
+    finally:
+        for ending, handler in kept.items():
+            signal.signal(ending, handler)
+    assert capsys.readouterr().err == said
+
+
+def test_a_server_that_is_told_to_end_sends_its_watchers_away(tmp_path: Path) -> None:
+    """At once, with exit code 0; the run that they watched is still under way."""
+    run = write_small(tmp_path / "runs", status=None)
+    carriers.note(run)
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "testbed.serve", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--runs", tmp_path / "runs"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE},
+    ) as server:  # fmt: skip
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[0]
+        with httpx.stream("GET", f"{url}api/v1/runs/{run.path.name}/events", timeout=20) as events:
+            lines = events.iter_lines()
+            assert next(lines) == "event: whole"
+            server.send_signal(signal.SIGINT)
+            asked_s = time.monotonic()
+            assert "event: end" not in list(lines)
+        assert server.wait(20) == 0
+        assert time.monotonic() - asked_s < 10
+        assert server.stderr is not None
+        assert server.stderr.read() == ""

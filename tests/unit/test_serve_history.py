@@ -1,0 +1,199 @@
+"""The history: an index that follows the run directories, and can be made again from them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed import carriers
+from testbed.serve import main_metrics
+from testbed.serve.history import History
+from testbed.serve.indexer import Indexer
+from tests.unit.serve_runs import write_small, write_verdict
+
+Rows = list[dict[str, object]]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def history(runs: Path) -> Iterator[History]:
+    opened = History(runs)
+    yield opened
+    opened.close()
+
+
+def names(history: History, query: str = "", **wanted: str) -> list[object]:
+    return [row["directory"] for row in history.page(query=query, **wanted).rows]
+
+
+def test_runs_are_listed_newest_first_in_pages(runs: Path, history: History) -> None:
+    """A page is a part of one order, and says how many there are in all."""
+    for seed in range(5):
+        write_small(runs, seed=seed, at_s=seed)
+    assert history.refresh() == 5
+    page = history.page(limit=2, offset=1)
+    assert [row["seed"] for row in page.rows] == [3, 2]
+    assert page.total == 5
+
+
+def test_only_what_has_changed_is_read_again(runs: Path, history: History) -> None:
+    """A second look finds nothing; a new verdict is taken in; a directory that is gone goes."""
+    first, second = write_small(runs, seed=1), write_small(runs, seed=2)
+    assert history.refresh() == 2
+    assert history.refresh() == 0
+    write_verdict(first, "FAIL")
+    os.utime(first.verdict, (1, 1))
+    assert history.refresh() == 1
+    assert history.get("congestion-1")["state"] == "FAIL"  # type: ignore[index]
+    for path in second.path.iterdir():
+        path.unlink()
+    second.path.rmdir()
+    history.refresh()
+    assert names(history) == ["congestion-1"]
+    assert history.metrics_of("congestion-2") == []
+
+
+def test_a_lost_or_damaged_index_is_made_again(runs: Path, history: History) -> None:
+    """The directories are the truth: the same rows come back."""
+    for seed in range(3):
+        write_small(runs, seed=seed, at_s=seed)
+    history.refresh()
+    before = history.page().rows
+    history.close()
+    for damage in (b"", b"no database at all" * 100):
+        history.path.write_bytes(damage)
+        again = History(runs)
+        again.refresh()
+        assert again.page().rows == before
+        again.close()
+
+
+def test_links_and_hidden_directories_are_no_runs(runs: Path, history: History, tmp_path: Path) -> None:
+    """Nothing outside the directory of runs gets in, whatever points there."""
+    outside = write_small(tmp_path / "elsewhere", seed=9)
+    (runs / "latest").symlink_to(outside.path)
+    write_small(runs / ".hidden", seed=8)
+    inside = write_small(runs, seed=1)
+    inside.manifest.unlink()
+    inside.manifest.symlink_to(outside.manifest)
+    history.refresh()
+    assert names(history) == ["congestion-1"]
+    assert history.get("congestion-1")["digest"] == ""  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("congestion", ["congestion-1"]),
+        ("full rate", ["full_rate-2"]),
+        ("held 2", ["full_rate-2"]),
+        ("100%", ["full_rate-2"]),
+        ("_", ["full_rate-2"]),
+        ("%", ["full_rate-2"]),
+        ("' OR 1=1 --", []),
+        ("\\", []),
+        ("no such words", []),
+    ],
+)
+def test_a_search_is_for_texts_as_they_stand(
+    runs: Path, history: History, query: str, found: list[str]
+) -> None:
+    """Every word has to occur; what means something to SQL means nothing here."""
+    write_small(runs, "congestion", 1, note="was met")
+    write_small(runs, "full_rate", 2, note="100% held")
+    history.refresh()
+    assert names(history, query) == found
+
+
+def test_lists_can_be_of_a_scenario_or_a_state(runs: Path, history: History) -> None:
+    """Both by the exact word."""
+    write_small(runs, "a", 1, status="FAIL")
+    write_small(runs, "ab", 1)
+    history.refresh()
+    assert names(history, name="a") == ["a-1"]
+    assert names(history, state="PASS") == ["ab-1"]
+    assert history.counts() == {"FAIL": 1, "PASS": 1}
+
+
+def test_a_run_without_a_verdict_is_under_way_as_long_as_its_process_is(runs: Path, history: History) -> None:
+    """Once nobody carries it out any more, it is UNKNOWN, and the note says what to do."""
+    alive, dead = write_small(runs, seed=1, status=None), write_small(runs, seed=2, status=None)
+    carriers.note(alive)
+    history.refresh()
+    assert history.get("congestion-1")["state"] == "RUNNING"  # type: ignore[index]
+    assert history.get("congestion-2")["state"] == "UNKNOWN"  # type: ignore[index]
+    assert "testbed.report" in history.get("congestion-2")["note"]  # type: ignore[index]
+    assert history.running() == ["congestion-1"]
+    alive.carrier.unlink()
+    assert history.refresh() == 1
+    assert history.running() == []
+    assert not dead.carrier.exists()
+
+
+def test_plans_that_cannot_be_read_are_no_runs(runs: Path, history: History) -> None:
+    """Somebody's other directories, and damaged runs, are left out."""
+    write_small(runs, seed=1).plan.write_text("{")
+    (runs / "notes").mkdir()
+    write_small(runs, seed=2).verdict.write_text('{"status": "PERHAPS"}')
+    history.refresh()
+    assert names(history) == ["congestion-2"]
+    assert history.get("congestion-2")["state"] == "UNKNOWN"  # type: ignore[index]
+
+
+def test_a_trend_is_of_one_metric_of_one_scenario_oldest_first(runs: Path, history: History) -> None:
+    """What expectations measured, and main metrics once they were computed."""
+    for seed, measured in ((1, 0.5), (2, 0.4), (3, 0.6)):
+        write_small(runs, seed=seed, measured=measured, at_s=seed)
+    write_small(runs, "other", 1, measured=9.0)
+    history.refresh()
+    assert [one["value"] for one in history.trend("congestion", "threshold crosses", 2)] == [0.4, 0.6]
+    assert history.unmeasured() == "congestion-3"
+    history.put_measured("congestion-3", [main_metrics.Measured("ttft_s.p90", 14.0, "s")])
+    assert history.unmeasured() == "congestion-2"
+    listed = [(one["name"], one["expected"], one["runs"]) for one in history.metric_names("congestion")]
+    assert listed == [("threshold crosses", 1, 3), ("ttft_s.p90", 0, 1)]
+
+
+def test_the_last_verdict_of_each_scenario_leaves_out_what_runs(runs: Path, history: History) -> None:
+    """A run that is under way has no verdict yet."""
+    write_small(runs, seed=1, status="FAIL", at_s=1)
+    carriers.note(write_small(runs, seed=2, status=None, at_s=2))
+    history.refresh()
+    assert history.last_of_each()["congestion"]["directory"] == "congestion-1"
+
+
+def test_a_run_without_a_record_has_no_main_metrics(runs: Path) -> None:
+    """It is not an error, and nothing is made up."""
+    assert main_metrics.of_run(write_small(runs).path) == []
+
+
+def test_a_record_that_breaks_the_metrics_does_not_stop_the_index(
+    runs: Path, history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, the run has none, and the next one is looked at."""
+
+    def broken(directory: Path) -> list[main_metrics.Measured]:
+        if directory.name == "congestion-2":
+            raise ValueError("damaged")
+        return [main_metrics.Measured("ttft_s.p90", 1.0, "s")]
+
+    monkeypatch.setattr(main_metrics, "of_run", broken)
+    for seed in (1, 2):
+        write_small(runs, seed=seed, at_s=seed)
+    index = Indexer(history)
+    index.start()
+    deadline = time.monotonic() + 20
+    while history.get("congestion-1") is None or history.unmeasured() is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    index.close()
+    assert [one["directory"] for one in history.trend("congestion", "ttft_s.p90", 9)] == ["congestion-1"]
+    assert "no metrics of congestion-2" in caplog.text
