@@ -21,6 +21,7 @@ pytestmark = [
 ASKED = pytest.mark.skipif(
     "TESTBED_VM" not in os.environ, reason="minutes where the processor is emulated: make vm"
 )
+UNKNOWN, TOO_SLOW = 2, "this machine was too slow"
 FACTS = """
 import os, subprocess
 from pathlib import Path
@@ -53,6 +54,8 @@ def test_the_guest_has_debian_s_kernel_and_its_netem(tmp_path: Path) -> None:
 def test_the_smoke_scenario_passes_on_it(tmp_path: Path) -> None:
     """Verdict and exit code come through, and the whole run directory."""
     ended = run(tmp_path, PROJECT / "scenarios/smoke.yaml", "--kernel", "vm")
+    if ended.code == UNKNOWN and TOO_SLOW in ended.output:
+        pytest.skip("this machine is too slow for real time in the VM")
     assert ended.code == 0, ended.output
     assert (ended.manifest["kernel"], ended.manifest["clock"]) == ("vm", "real")
     assert set(ended.table("requests")["state"]) == {"completed"}
@@ -67,6 +70,8 @@ def test_a_failure_comes_through(tmp_path: Path) -> None:
     code, said = call(
         tmp_path, "testbed.run", PROJECT / "scenarios/smoke.yaml", "--kernel", "vm", *never, "--out", tmp_path
     )
+    if code == UNKNOWN and TOO_SLOW in said:
+        pytest.skip("this machine is too slow for real time in the VM")
     assert code == 1, said
 
 
