@@ -31,7 +31,7 @@ vm: setup ## build the VM unless it is there, run the smoke scenario and the tes
 
 browser: setup ## the control plane in Chromium, and bad input to its API; pictures in build/pictures
 	@test -d build/browser || $(PYTHON) -m venv build/browser
-	@build/browser/bin/pip install --quiet -r requirements-browser.txt
+	@build/browser/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-browser.lock
 	@$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		>$$(build/browser/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/project.pth
 	TESTBED_PICTURES=build/pictures build/browser/bin/python -m pytest tests/browser

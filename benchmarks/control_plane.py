@@ -7,9 +7,11 @@ is written by this process, in the form and at the pace of a run at ten times re
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,8 @@ PAGE: Final = ("/", *(f"/page/{name}" for name in (
     "start.js", "run.js", "runs.js", "scenarios.js", "trends.js",
 )), "/api/v1/runs?limit=50")  # fmt: skip
 """What a browser fetches to show the list of runs."""
+OPENED: Final = {"the list": ("#/runs", "tbody tr"), "a live run": ("#/run/live-1", "figure > svg path.area")}
+"""Pages by name, and what shows that one is there."""
 
 
 def control_plane(effort: Effort) -> list[Figure]:
@@ -46,12 +50,13 @@ def control_plane(effort: Effort) -> list[Figure]:
     many, asked = (200, 50) if effort.quick else (RUNS, ASKED)
 
     def measure() -> Mapping[str, float]:
-        with tempfile.TemporaryDirectory(prefix="bench-") as place:
-            runs = Path(place) / "runs"
+        with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+            runs = Path(directory) / "runs"
             write_history(runs, many)
             with served(runs) as port, live_run(runs), watched(port) as counts:
                 index_s = until_indexed(port, many + 1)
                 page_s = sum(_ask(port, path) for path in PAGE)
+                opened = {name: opened_s(port, place, sign) for name, (place, sign) in OPENED.items()}
                 before, begun_s = sum(counts), time.monotonic()
                 answers_s = sorted(_ask(port, path) for path in _questions(asked, many))
                 span_s = time.monotonic() - begun_s
@@ -59,6 +64,7 @@ def control_plane(effort: Effort) -> list[Figure]:
         return {
             "index_s": index_s,
             "page_s": page_s,
+            **{name: took_s for name, took_s in opened.items() if took_s is not None},
             "p50_ms": 1000 * answers_s[len(answers_s) // 2],
             "p99_ms": 1000 * answers_s[int(0.99 * len(answers_s))],
             "events_per_s": events_per_s,
@@ -70,6 +76,12 @@ def control_plane(effort: Effort) -> list[Figure]:
     return [
         figure(f"control plane: all files of the page and its list, {load}", "s", readings, "page_s",
                target=Target("at most", 1.0)),
+        *(
+            figure(f"control plane: {name} in Chromium, from its address to its first sign, {load}", "s",
+                   readings, name, target=Target("at most", 1.0))
+            for name in OPENED
+            if all(name in one.values for one in readings)
+        ),
         figure(f"control plane: P99 of {asked} questions to the API, {load}", "ms", readings, "p99_ms",
                target=Target("at most", 200.0), made_of=f"P50 {median_ms} ms"),
         figure("control plane: events that each watcher gets", "per s", readings, "events_per_s"),
@@ -200,6 +212,25 @@ def watched(port: int) -> Iterator[list[int]]:
     finally:
         for connection in connections:
             connection.close()
+
+
+def opened_s(port: int, place: str, sign: str) -> float | None:
+    """Seconds until a page in Chromium shows `sign`; None where it, or playwright, is missing."""
+    chromium = shutil.which("chromium")
+    try:
+        playwright = importlib.import_module("playwright.sync_api")
+    except ImportError:
+        return None
+    if chromium is None:
+        return None
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/{place}")
+        page.locator(sign).first.wait_for()
+        took_s = float(page.evaluate("performance.now()")) / 1000
+        browser.close()
+    return took_s
 
 
 def until_indexed(port: int, many: int) -> float:

