@@ -29,7 +29,7 @@ NOT_AS_ASKED = 2
 def calibrate(
     scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", show_default=False)],
     *,
-    kernel: Annotated[str, typer.Option(help="auto, uml or host.")] = "auto",
+    kernel: Annotated[str, typer.Option(help="auto, uml, host or vm.")] = "auto",
     clock: Annotated[str | None, typer.Option(help="virtual (default inside uml) or real.")] = None,
     seed: Annotated[int | None, typer.Option(help="Replaces the scenario's seed.")] = None,
     scale: Annotated[float | None, typer.Option(help="Multiplies link rates and sizes alike.")] = None,

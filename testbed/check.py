@@ -117,6 +117,8 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     ]
     rows += [(f"program {one.name}", f"on {one.host}: {shlex.join(one.command)}") for one in plan.programs]
     rows += [("capture", f"{c.device}: {c.filter or 'everything'}") for c in plan.captures]
+    if plan.events and plan.scale != 1:
+        rows.append(("timeline", f"as written: the run has rates and sizes times {plan.scale:g}"))
     rows += [(format_duration_ns(event.t_ns), f"{event.name}: {event.detail}") for event in plan.events]
     rows += [("expect", expectation.name) for expectation in plan.expectations]
     return rows

@@ -85,7 +85,9 @@ def _link(plan: Plan, tables: Tables) -> Chart:
     link = _forward(tables)
     sampled = signals.samples(link, "throughput_bps", GIGA)
     averaged = signals.mean_per(link, "throughput_bps", 1.0, GIGA)
-    capacity = signals.steps_only(signals.samples(link, "rate_bps", GIGA))
+    cut_off = pl.when(pl.col("loss_ratio") >= 1).then(0).otherwise(pl.col("rate_bps"))
+    carried = link.with_columns(cut_off.alias("rate_bps"))
+    capacity = signals.steps_only(signals.samples(carried, "rate_bps", GIGA))
     believed = signals.samples(_control(tables), "capacity_bps", GIGA)
     return Chart(
         "Link A → B",

@@ -183,7 +183,7 @@ def _real_time(view: View) -> Warned:
                 f"{rate} in real time: few machines carry more than {most} through a "
                 "path of namespaces, so the machine may be what is measured"
             )
-            yield moment.path, found, "--clock virtual, or a smaller --scale"
+            yield moment.path, found, "a smaller --scale, or virtual time (--kernel uml --clock virtual)"
 
 
 def _windows_of_expectations(view: View) -> Warned:

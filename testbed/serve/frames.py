@@ -57,7 +57,9 @@ class _Stretch:
     """What fell into a stretch of time."""
 
     held: dict[str, float] = field(default_factory=dict)
-    """Signals of which the last value counts."""
+    """Signals of which the last value counts, in this stretch or before it."""
+    noted: set[str] = field(default_factory=set)
+    """Those of them that were noted in this stretch."""
     sent_bytes: int = 0
     queue_bytes: int = 0
     retrans_bytes: int = 0
@@ -162,7 +164,8 @@ class Frames:
             return
         stretch = self._at(t_s)
         stretch.sampled = True
-        stretch.held["capacity_bps"] = float(line.rate_bps)
+        lost = line.loss_ratio >= 1.0  # a partition
+        self._hold(t_s, "capacity_bps", 0.0 if lost else float(line.rate_bps))
         stretch.sent_bytes += line.tx_bytes - (line.tx_bytes if before is None else before)
         stretch.queue_bytes = max(stretch.queue_bytes, line.backlog_bytes)
 
@@ -175,12 +178,24 @@ class Frames:
             self._at(t_s).retrans_bytes += more if more >= 0 else line.bytes_retrans
 
     def _control(self, line: Control, t_s: float) -> None:
-        held = self._at(t_s).held
-        held["threshold_tokens"] = float(line.threshold_tokens)
+        self._hold(t_s, "threshold_tokens", float(line.threshold_tokens))
         queues = (line.queue_prfaas, line.queue_pd, line.queue_decode)
         for name, value in zip(("queued_a", "queued_b", "in_decode"), queues, strict=True):
             if value is not None:
-                held[name] = float(value)
+                self._hold(t_s, name, float(value))
+
+    def _hold(self, t_s: float, name: str, value: float) -> None:
+        """A value from this moment until another is noted; lines of another file may have come further."""
+        stretch = self._at(t_s)
+        stretch.noted.add(name)
+        stretch.held[name] = value
+        for number in range(self._number(t_s) + 1, len(self._stretches)):
+            later = self._stretches[number]
+            if name in later.noted:
+                break
+            if later.held.get(name) != value:
+                later.held[name] = value
+                self._changed.add(number)
 
     def _request(self, line: Request, sent_s: float) -> None:
         """A request counts when it has ended; `t_ns` is when it was sent."""
@@ -193,6 +208,9 @@ class Frames:
             first_s = (line.t_first_ns - self._t0_ns) / NS_PER_S
             self._at(first_s, TTFT_WINDOW_S).ttfts_s.append(first_s - sent_s)
 
+    def _number(self, t_s: float) -> int:
+        return min(int(max(t_s, 0.0) / self.stretch_s), MOST_STRETCHES - 1)
+
     def _at(self, t_s: float, window_s: float = 0.0) -> _Stretch:
         """The stretch of this moment, which changes, and so do those that look back to it over `window_s`.
 
@@ -200,7 +218,7 @@ class Frames:
         """
         t_s = max(t_s, 0.0)
         self.newest_s = max(self.newest_s, t_s)
-        number = min(int(t_s / self.stretch_s), MOST_STRETCHES - 1)
+        number = self._number(t_s)
         while len(self._stretches) <= number:
             # What was held before holds until something else is noted.
             held = dict(self._stretches[-1].held) if self._stretches else {}

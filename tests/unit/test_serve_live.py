@@ -110,6 +110,22 @@ def test_lines_before_the_start_and_counters_that_fall_are_understood(run: RunDi
     assert values["retrans_bps"] == 40 * 8 / 0.3
 
 
+def test_a_value_holds_until_the_next_whatever_other_files_say_first(run: RunDir) -> None:
+    """The policy speaks more seldom than the link is sampled, and its file is read after the link's."""
+    begin(run)
+    for tenth in range(30):
+        link(run, tenth / 10, tenth)
+    for t_s, threshold in ((0.35, 100), (1.55, 200)):
+        note(run, "router", "control", T0 + round(t_s * S), threshold_tokens=threshold, previous_tokens=1,
+             reason="", queue_prfaas=3)  # fmt: skip
+    frames = read(run)
+    values = [frames.values(number) for number in range(len(frames))]
+    shown = [one["threshold_tokens"] for one in values]
+    first, second = int(0.35 / frames.stretch_s), int(1.55 / frames.stretch_s)
+    assert shown == [None] * first + [100] * (second - first) + [200] * (len(shown) - second)
+    assert [one["queued_a"] for one in values[first:]] == [3] * (len(values) - first)
+
+
 def test_half_a_line_waits_for_its_other_half(run: RunDir) -> None:
     """The writer may be seen in the middle of a line; damaged lines are passed over."""
     begin(run)
