@@ -24,8 +24,8 @@ import typer
 
 from testbed.command import run_command
 from testbed.errors import RunError
-from testbed.kernel import enclosed, groups, scratch
-from testbed.kernel.build import is_building, places
+from testbed.kernel import drafts, enclosed, groups, image, scratch
+from testbed.kernel.build import cache_dir, is_building, places
 
 app = typer.Typer(add_completion=False)
 WORK: Final = enclosed.NOTES / "work"
@@ -78,7 +78,7 @@ def left() -> Iterator[Left]:
     for label in groups.labels():
         if label not in held and not Path("/proc", label.removeprefix("testbed-")).exists():
             yield Left(f"control groups {label} with all in them", partial(groups.remove, label))
-    for path in [*scratch.abandoned(), *drafts()]:
+    for path in [*scratch.abandoned(), *unfinished()]:
         for mount in mounted_below(path):
             yield Left(f"mount {mount}", partial(_unmount, mount))
         yield Left(f"directory {path}", partial(_remove, path))
@@ -100,13 +100,14 @@ def guests() -> Iterator[tuple[int, Path]]:
             yield int(process.name), directory
 
 
-def drafts() -> Iterator[Path]:
-    """Unfinished images and builds in this user's caches."""
-    for place in places():
-        with suppress(OSError):
-            if not is_building(place):
-                yield from sorted(place.glob("kernel-build-*/"))
-            for path in sorted(place.glob("*/draft-*/")):
+def unfinished() -> Iterator[Path]:
+    """Images and builds in this user's own cache that nobody works at any more."""
+    place = cache_dir().resolve()
+    if not is_building(place):
+        yield from drafts.found("kernel-build", place)
+    for kind in image.KINDS:
+        for path in drafts.found("draft", place / kind):
+            with suppress(OSError):
                 if time.time() - path.stat().st_mtime > DRAFT_S:
                     yield path
 

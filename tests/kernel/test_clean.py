@@ -89,10 +89,11 @@ def test_directories_are_listed_first_and_removed_then(
     left = places.temporary / f"testbed-run-{ID}"
     (left / "deep").mkdir(parents=True)
     left.chmod(0o700)
-    draft = places.cache / "images/draft-abc"
+    draft = places.cache / "images" / f"draft-{ID}"
     draft.mkdir(parents=True)
     os.utime(draft, (0, 0))
-    (places.cache / "images/draft-new").mkdir()
+    new = places.cache / "images" / f"draft-{ID[::-1]}"
+    new.mkdir()
     with scratch.scratch("run") as (held,):
         listed = said(capsys, "--dry-run")
         assert listed == [f"would remove directory {left}", f"would remove directory {draft}"]
@@ -100,7 +101,28 @@ def test_directories_are_listed_first_and_removed_then(
         assert said(capsys) == [line.replace("would remove", "removed") for line in listed]
         assert said(capsys) == ["nothing is left of any run"]
         assert held.is_dir()
-    assert (places.cache / "images/draft-new").is_dir()
+    assert new.is_dir()
+
+
+def test_a_cache_may_lie_among_other_things(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names that only begin like ours, directories that we never make, what lies behind a link."""
+    elsewhere = places.temporary / "elsewhere"
+    foreign = [
+        places.cache / f"papers/draft-{ID}",
+        places.cache / "images/draft-2",
+        places.cache / "kernel-build-notes",
+        elsewhere / f"draft-{ID}",
+    ]
+    for one in foreign:
+        one.mkdir(parents=True)
+        os.utime(one, (0, 0))
+    (places.cache / "bytecode").symlink_to(elsewhere)
+    (places.cache / f"images/draft-{ID}").symlink_to(elsewhere)
+    (places.cache / f"kernel-build-{ID}").symlink_to(elsewhere)
+    build = places.cache / f"kernel-build-{ID[::-1]}"
+    build.mkdir()
+    assert said(capsys) == [f"removed directory {build}"]
+    assert all(one.is_dir() for one in foreign)
 
 
 def test_a_guest_without_an_owner_is_ended(
