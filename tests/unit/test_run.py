@@ -168,14 +168,19 @@ def carried_out(out: Path, happens: Callable[[Path], None]) -> tuple[int, RunDir
 
 
 def test_a_run_ends_with_its_verdict(tmp_path: Path) -> None:
-    """PASS is 0, FAIL is 1; every file of the result is there; equal runs have equal digests."""
-    passed, first, said = carried_out(tmp_path, record)
-    failed, second, _ = carried_out(tmp_path, lambda run_dir: record(run_dir, reacts=False))
-    again, third, _ = carried_out(tmp_path, record)
+    """PASS is 0, FAIL is 1; every file is there and named; equal runs have equal digests."""
+    out = tmp_path / "any[" / "b]name[red]"
+    passed, first, said = carried_out(out, record)
+    failed, second, _ = carried_out(out, lambda run_dir: record(run_dir, reacts=False))
+    again, third, _ = carried_out(out, record)
+    assert f"   {first.report}\n" in said
     assert (passed, failed, again) == (0, 1, 0)
     digests = [json.loads(one.manifest.read_text())["record_digest"] for one in (first, second, third)]
     assert digests[0] == digests[2] != digests[1]
     assert digests[0][:12] in said
+    compared = io.StringIO()
+    assert run._compare(first, third, Console(file=compared)) == 0
+    assert f"{first.path} and {third.path}\n" in compared.getvalue()
     for one in (first, second):
         assert one.report.read_text().startswith("<!doctype html>")
         assert one.junit.is_file()
