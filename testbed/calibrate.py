@@ -63,7 +63,7 @@ def calibrate(
     for reason in reasons:
         if reason not in missed:
             console.print(f"not trusted: {reason}", markup=False, highlight=False, style="yellow")
-    console.print(str(directory.path), highlight=False, soft_wrap=True)
+    console.print(str(directory.path), markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(NOT_AS_ASKED if reasons else 0)
 
 

@@ -1,13 +1,15 @@
 """Remove what crashed runs left behind: `python -m testbed.clean`, `--dry-run` to see it first.
 
 Everything a run makes bears a name or a label of this project and is held by the process that made it. What
-is listed here has such a name and no owner any more; nothing else is touched, and no run that goes on.
+is listed here has such a name and no owner any more; nothing else is touched, and no run that goes on. A
+name alone does not make control groups ours, whose processes would be killed: a run's note names them.
 Network namespaces and interfaces need no cleaning: they have no name outside of their run, and go with it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,14 +26,16 @@ import typer
 
 from testbed.command import run_command
 from testbed.errors import RunError
-from testbed.kernel import enclosed, groups, scratch
-from testbed.kernel.build import is_building, places
+from testbed.kernel import drafts, enclosed, groups, image, scratch
+from testbed.kernel.build import cache_dir, is_building, places
 
 app = typer.Typer(add_completion=False)
 WORK: Final = enclosed.NOTES / "work"
 DRAFT_S: Final = 3600.0
 """A draft in the cache takes seconds."""
 GONE_S: Final = 5.0
+MOUNTS: Final = Path("/proc/self/mountinfo")
+ESCAPED: Final = re.compile(rb"\\([0-3][0-7]{2})")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class Left:
     what: str
     """For people: its kind and its name."""
     remove: Callable[[], bool]
-    """Whether it is gone afterwards."""
+    """Whether it is gone afterwards; OSError when it may not be removed."""
+    of_root: bool = False
+    """Nobody else can remove it."""
 
 
 @app.command()
@@ -54,16 +60,27 @@ def clean(
     found = False
     for one in left():
         found = True
-        if dry_run:
-            print(f"would remove {one.what}")
-        elif one.remove():
-            print(f"removed {one.what}")
-        else:
+        what = one.what.encode(errors="backslashreplace").decode()
+        why = "it is root's" if one.of_root and os.geteuid() else "" if dry_run else _removed(one)
+        if why:
             stays = True
-            print(f"could not remove {one.what}", file=sys.stderr)
+            print(f"could not remove {what}: {why}", file=sys.stderr)
+        else:
+            print(f"would remove {what}" if dry_run else f"removed {what}")
+    for label in unclaimed():
+        found = True
+        print(f"left alone: control groups {label}, which no run has noted")
     if not found:
         print("nothing is left of any run")
     raise typer.Exit(RunError.exit_code if stays else 0)
+
+
+def _removed(one: Left) -> str:
+    """Why it is still there; empty when it is gone."""
+    try:
+        return "" if one.remove() else "it is still there"
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def left() -> Iterator[Left]:
@@ -71,19 +88,21 @@ def left() -> Iterator[Left]:
     for pid, directory in guests():
         yield Left(f"process {pid}, a guest of a run that has ended ({directory})", partial(_kill, pid))
     for note in enclosed.left():
-        yield Left(
-            f"run {note.stem} on this kernel: groups, containers, settings", partial(enclosed.restore, note)
-        )
-    held = {note.stem for note in enclosed.notes()}
-    for label in groups.labels():
-        if label not in held and not Path("/proc", label.removeprefix("testbed-")).exists():
-            yield Left(f"control groups {label} with all in them", partial(groups.remove, label))
-    for path in [*scratch.abandoned(), *drafts()]:
+        what = f"run {note.stem} on this kernel: groups, containers, settings"
+        yield Left(what, partial(enclosed.restore, note), of_root=True)
+    for path in [*scratch.abandoned(), *unfinished()]:
         for mount in mounted_below(path):
             yield Left(f"mount {mount}", partial(_unmount, mount))
         yield Left(f"directory {path}", partial(_remove, path))
-    if WORK.is_dir() and not held:
-        yield Left(f"directory {WORK}", _remove_work)
+    if WORK.is_dir() and not enclosed.notes():
+        yield Left(f"directory {WORK}", _remove_work, of_root=True)
+
+
+def unclaimed() -> list[str]:
+    """Control groups with a name like a run's, although no run says so: it has its note before its groups."""
+    seen = groups.labels()
+    noted = {note.stem for note in enclosed.notes()}
+    return [label for label in seen if label not in noted and groups.of_label(label)]
 
 
 def guests() -> Iterator[tuple[int, Path]]:
@@ -100,21 +119,22 @@ def guests() -> Iterator[tuple[int, Path]]:
             yield int(process.name), directory
 
 
-def drafts() -> Iterator[Path]:
-    """Unfinished images and builds in this user's caches."""
-    for place in places():
-        with suppress(OSError):
-            if not is_building(place):
-                yield from sorted(place.glob("kernel-build-*/"))
-            for path in sorted(place.glob("*/draft-*/")):
+def unfinished() -> Iterator[Path]:
+    """Images and builds in this user's own cache that nobody works at any more."""
+    place = cache_dir().resolve()
+    if not is_building(place):
+        yield from drafts.found("kernel-build", place)
+    for kind in image.KINDS:
+        for path in drafts.found("draft", place / kind):
+            with suppress(OSError):
                 if time.time() - path.stat().st_mtime > DRAFT_S:
                     yield path
 
 
 def mounted_below(path: Path) -> list[Path]:
-    """The deepest first."""
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    points = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]
+    """The deepest first. Kernel: Documentation/filesystems/proc.rst; blanks are octal numbers there."""
+    names = [line.split(b" ")[4] for line in MOUNTS.read_bytes().split(b"\n") if line]
+    points = [Path(os.fsdecode(ESCAPED.sub(lambda one: bytes([int(one[1], 8)]), name))) for name in names]
     return sorted((one for one in points if one.is_relative_to(path)), reverse=True)
 
 

@@ -55,7 +55,7 @@ def write(
         "scale": plan.scale,
         "clock": clock,
         "command": command,
-        "virtual_s": (ends or lasts or [0.0])[-1],
+        "virtual_s": max(0.0, (ends or lasts or [0.0])[-1]),  # links are watched before t0, too
         "wall_s": round(wall_s, 3),
         "record_digest": record.digest_tables(tables),
         "scenario_sha256": _of_file(run.scenario),

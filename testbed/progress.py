@@ -55,9 +55,8 @@ class Progress:
             )
             self._task = self._bar.add_task("booting", total=self._duration_s, speed="")
         if not quiet:
-            console.print(
-                f"{plan.name}  seed {plan.seed}  scale {plan.scale:g}", highlight=False, style="bold"
-            )
+            headline = f"{plan.name}  seed {plan.seed}  scale {plan.scale:g}"
+            console.print(headline, markup=False, highlight=False, style="bold")
             console.print(plan.question, markup=False, highlight=False)
 
     def line(self, text: str) -> None:

@@ -134,7 +134,7 @@ def _compare(first: RunDir, second: RunDir, console: Console) -> int:
 
     parted = differences(first, second)
     same = "not the same:" if parted else "the same, byte for byte:"
-    console.print(f"{same} {first.path} and {second.path}", highlight=False, soft_wrap=True)
+    console.print(f"{same} {first.path} and {second.path}", markup=False, highlight=False, soft_wrap=True)
     for one in parted:
         console.print(f"  {one}", highlight=False, soft_wrap=True, markup=False)
     return verdict.EXIT_CODES["UNKNOWN" if parted else "PASS"]
@@ -198,11 +198,12 @@ def execute(
 
     judged = judge(directory, plan, kernel=kernel.name, clock=clock, started_s=started_s, report=report)
     if not quiet:
-        console.print(judged.link, highlight=False)
+        console.print(judged.link, markup=False, highlight=False)
     console.print(verdict.table(judged.verdict))
     console.print(
         f"{judged.manifest['virtual_s']:.0f} virtual s in {judged.manifest['wall_s']:.1f} s   "
         f"record {judged.manifest['record_digest']:.12}   {directory.report if report else directory.path}",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

@@ -302,7 +302,7 @@ def load(run: RunDir) -> dict[str, pl.DataFrame]:
         if not path.is_file():
             raise RunError(Problem(str(path), "missing", next_step=next_step))
         try:
-            tables[name] = pl.read_parquet(path)
+            tables[name] = pl.read_parquet(path, glob=False)
         except (OSError, PolarsError) as error:
             raise RunError(Problem(str(path), f"cannot be read: {error}", next_step=next_step)) from None
         if tables[name].schema != pl.Schema(schema):

@@ -14,13 +14,13 @@ import pwd
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from testbed.errors import MachineError, Problem
+from testbed.kernel import drafts
 from testbed.kernel.supervise import OutlivedError, supervise
 
 WHERE = "kernel build"
@@ -92,7 +92,7 @@ def build() -> Path:
     with _locked(cache):
         if kernel := find_kernel():
             return kernel
-        for leftover in cache.glob("kernel-build-*"):
+        for leftover in drafts.found("kernel-build", cache.resolve()):
             shutil.rmtree(leftover, ignore_errors=True)
         return _run_recipe(source, cache)
 
@@ -103,11 +103,11 @@ def _run_recipe(source: Path, cache: Path) -> Path:
     log = cache / "kernel-build.log"
     log.unlink(missing_ok=True)
     progress = _Progress()
-    with tempfile.TemporaryDirectory(prefix="kernel-build-", dir=cache) as work:
+    with drafts.draft("kernel-build", cache) as work:
         try:
             supervise(
-                [str(RECIPE / "build.sh"), str(source), work, str(kernel)],
-                cwd=Path(work),
+                [str(RECIPE / "build.sh"), str(source), str(work), str(kernel)],
+                cwd=work,
                 env={"PATH": os.environ.get("PATH", os.defpath)},
                 log=log,
                 wall_limit_s=WALL_LIMIT_S,

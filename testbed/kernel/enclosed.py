@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed import namespaces, sysctl
+from testbed.errors import ShapingError
 from testbed.kernel import groups
 
 NOTES: Final = Path("/run/testbed")
@@ -53,7 +54,8 @@ def main() -> None:
 def noted(label: str) -> Iterator[None]:
     """Around a run: its note is there, locked; afterwards its groups are gone and settings as before.
 
-    As before the first of several runs at a time, that is, and after the last of them.
+    As before the first of several runs at a time, that is, and after the last of them. Ends the program when
+    there are groups of that name already, which are somebody else's then.
     """
     NOTES.mkdir(mode=0o755, exist_ok=True)
     note = NOTES / f"{label}.json"
@@ -61,7 +63,9 @@ def noted(label: str) -> Iterator[None]:
         with _alone():
             for other in left():
                 _put_back(other)
-            others = [json.loads(one.read_bytes()) for one in notes()]
+            if groups.of_label(label):
+                sys.exit(f"control groups {label} are there already, and no run has noted them; start again")
+            others = [before for one in notes() if (before := _settings(one)) is not None]
             file = stack.enter_context(note.open("w", encoding="utf-8"))
             fcntl.flock(file, fcntl.LOCK_EX)
             json.dump(others[0] if others else sysctl.of_kernel(), file)
@@ -83,10 +87,21 @@ def _put_back(note: Path) -> bool:
     gone = groups.remove(note.stem)
     if gone:
         if notes() == [note]:
-            with suppress(OSError, ValueError):
-                sysctl.put_back(json.loads(note.read_bytes()))
+            with suppress(OSError, ValueError, ShapingError):
+                if (before := _settings(note)) is not None:
+                    sysctl.put_back(before)
         note.unlink(missing_ok=True)
     return gone
+
+
+def _settings(note: Path) -> dict[str, str] | None:
+    """What a note has of the whole kernel; None when it was not written to its end, or is damaged."""
+    try:
+        noted = json.loads(note.read_bytes())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(noted, dict) and all(isinstance(noted.get(name), str) for name in sysctl.OF_KERNEL)
+    return noted if whole else None
 
 
 @contextmanager

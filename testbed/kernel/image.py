@@ -14,17 +14,23 @@ import hashlib
 import importlib.util
 import os
 import py_compile
+import re
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from testbed.kernel import drafts
+
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = ("testbed", "agents", "topologies")
 GUEST_PROJECT = Path("/opt/testbed")
-KINDS = ("images", "bytecode", "probes")
-"""What is kept in the cache beside the kernels."""
+KINDS = {
+    "images": re.compile(r"[0-9a-f]{16}"),
+    "bytecode": re.compile(r"[0-9a-f]{64}\.(pyc|[0-9]+)"),
+    "probes": re.compile(r"[0-9a-f]{64}\.(json|[0-9]+)"),
+}
+"""What is kept in the cache beside the kernels, and by which names it is known for ours."""
 KEPT_S = 86_400
 """So long after its last use: far longer than any run."""
 
@@ -68,24 +74,25 @@ def _files() -> dict[str, bytes]:
 def _keep_image(place: Path, files: Mapping[str, bytes], cache: Path) -> None:
     """Make an image that is whole as soon as it has its name; another run may make the same meanwhile."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="draft-", dir=place.parent) as drafts:
-        draft = Path(drafts, place.name)
-        _write(draft, files, cache)
+    with drafts.draft("draft", place.parent) as draft:
+        unfinished = draft / place.name
+        _write(unfinished, files, cache)
         try:
-            draft.rename(place)
+            unfinished.rename(place)
         except OSError:
             if not place.is_dir():
                 raise
-    for kind in KINDS:
-        _clear(cache / kind)
+    for kind, name in KINDS.items():
+        _clear(cache / kind, name)
 
 
-def _clear(directory: Path) -> None:
+def _clear(directory: Path, name: re.Pattern[str]) -> None:
     """Remove what has not been used for a day; nothing is ever seen half removed under its own name."""
-    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(prefix="draft-", dir=directory) as bin_:
-        for old in directory.iterdir():
+    with contextlib.suppress(OSError), drafts.draft("draft", directory) as bin_:
+        ours = [one for one in directory.iterdir() if name.fullmatch(one.name)]
+        for old in [*ours, *drafts.found("draft", directory)]:
             if old.stat().st_mtime < time.time() - KEPT_S:
-                old.rename(Path(bin_, old.name))
+                old.rename(bin_ / old.name)
 
 
 def _write(image: Path, files: Mapping[str, bytes], cache: Path) -> None:

@@ -43,7 +43,8 @@ def scratch(kind: Kind, *places: str | Path) -> Iterator[list[Path]]:
     OSError when one cannot be made.
     """
     name = f"testbed-{kind}-{uuid.uuid4().hex}"
-    paths = [place / name for place in dict.fromkeys(map(Path, places or (tempfile.gettempdir(),)))]
+    usual = (tempfile.gettempdir(),)  # "." when TMPDIR says so, and the keeper works elsewhere
+    paths = [place / name for place in dict.fromkeys(Path(one).absolute() for one in places or usual)]
     keeper = subprocess.Popen(
         ["sh", "-c", KEEPER, "testbed-keeper", *map(str, paths)],
         cwd="/",

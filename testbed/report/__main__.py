@@ -96,7 +96,7 @@ def report(
         ) from None
     console = terminal()
     console.print(verdict.table(rebuilt.verdict))
-    console.print(f"report: {place}", highlight=False, soft_wrap=True)
+    console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(rebuilt.verdict.exit_code)
 
 

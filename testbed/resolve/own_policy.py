@@ -191,7 +191,7 @@ def _read_log(path: Path, findings: Findings) -> tuple[Log, dict[str, int]] | No
     from polars.exceptions import PolarsError  # noqa: PLC0415 - same
 
     try:
-        table = pl.read_parquet(path)
+        table = pl.read_parquet(path, glob=False)
     except (OSError, PolarsError) as error:
         findings.add(("policy", "log"), f"{path} cannot be read: {error}", "the decisions.parquet of a run")
         return None

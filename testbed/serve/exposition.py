@@ -181,7 +181,8 @@ def _summed(directory: Path, _stamp: int) -> Summed | None:
     """From the table of requests; None where there is none that can be read, or nothing was asked."""
     columns = [column for _, _, column, _ in HISTOGRAMS] + [column for _, _, column in COUNTERS]
     try:
-        requests = pl.read_parquet(RunDir(directory).record / "requests.parquet", columns=[*columns, "state"])
+        path = RunDir(directory).record / "requests.parquet"
+        requests = pl.read_parquet(path, columns=[*columns, "state"], glob=False)
     except (OSError, pl.exceptions.PolarsError):
         return None
     if requests.is_empty():

@@ -35,7 +35,7 @@ def of_run(directory: Path) -> list[Measured]:
     run = RunDir(directory)
     try:
         planned = msgspec.json.decode(run.plan.read_bytes(), type=Planned)
-        tables = {name: pl.read_parquet(run.record / f"{name}.parquet") for name in NEEDED}
+        tables = {name: pl.read_parquet(run.record / f"{name}.parquet", glob=False) for name in NEEDED}
         found = [(name, measure.value(METRICS[name], tables, 0.0, planned.duration_ns / NS_PER_S))
                  for name in worse.COMPARED]  # fmt: skip
     except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError):

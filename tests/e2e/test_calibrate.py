@@ -26,14 +26,17 @@ def calibrate(out: Path, *arguments: str | Path) -> tuple[int, str]:
 
 def test_a_link_is_audited_without_its_workload(tmp_path: Path) -> None:
     """Code 0 and a row for everything that was measured; no agent, no request, nobody's traffic."""
-    code, output = calibrate(tmp_path, SCENARIOS / "small.yaml")
+    out = tmp_path / "q[" / "b]"
+    out.mkdir(parents=True)
+    code, output = calibrate(out, SCENARIOS / "small.yaml")
     assert code == 0, output
     for text in ("the link was as asked", "1 Gbps", "delay, mean", "jitter", "gilbert elliott", "counters"):
         assert text in output, text
-    (run,) = tmp_path.glob("small-link-*")
+    (run,) = out.glob("small-link-*")
+    assert output.endswith(f"{run}\n")
     plan = json.loads((run / "plan.json").read_bytes())
     assert (plan["agents"], plan["requests"], plan["bursts"]) == ([], [], [])
-    probes = pl.read_parquet(run / "record/probes.parquet")
+    probes = pl.read_parquet(run / "record/probes.parquet", glob=False)
     assert probes.filter(pl.col("copy") == 0).height == 4000
     assert probes.filter(pl.col("arrived_s").is_null()).height > 0
 

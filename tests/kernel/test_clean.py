@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -89,10 +90,11 @@ def test_directories_are_listed_first_and_removed_then(
     left = places.temporary / f"testbed-run-{ID}"
     (left / "deep").mkdir(parents=True)
     left.chmod(0o700)
-    draft = places.cache / "images/draft-abc"
+    draft = places.cache / "images" / f"draft-{ID}"
     draft.mkdir(parents=True)
     os.utime(draft, (0, 0))
-    (places.cache / "images/draft-new").mkdir()
+    new = places.cache / "images" / f"draft-{ID[::-1]}"
+    new.mkdir()
     with scratch.scratch("run") as (held,):
         listed = said(capsys, "--dry-run")
         assert listed == [f"would remove directory {left}", f"would remove directory {draft}"]
@@ -100,7 +102,28 @@ def test_directories_are_listed_first_and_removed_then(
         assert said(capsys) == [line.replace("would remove", "removed") for line in listed]
         assert said(capsys) == ["nothing is left of any run"]
         assert held.is_dir()
-    assert (places.cache / "images/draft-new").is_dir()
+    assert new.is_dir()
+
+
+def test_a_cache_may_lie_among_other_things(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names that only begin like ours, directories that we never make, what lies behind a link."""
+    elsewhere = places.temporary / "elsewhere"
+    foreign = [
+        places.cache / f"papers/draft-{ID}",
+        places.cache / "images/draft-2",
+        places.cache / "kernel-build-notes",
+        elsewhere / f"draft-{ID}",
+    ]
+    for one in foreign:
+        one.mkdir(parents=True)
+        os.utime(one, (0, 0))
+    (places.cache / "bytecode").symlink_to(elsewhere)
+    (places.cache / f"images/draft-{ID}").symlink_to(elsewhere)
+    (places.cache / f"kernel-build-{ID}").symlink_to(elsewhere)
+    build = places.cache / f"kernel-build-{ID[::-1]}"
+    build.mkdir()
+    assert said(capsys) == [f"removed directory {build}"]
+    assert all(one.is_dir() for one in foreign)
 
 
 def test_a_guest_without_an_owner_is_ended(
@@ -127,6 +150,96 @@ def wait(pid: int, program: Path) -> None:
         pass
 
 
+def test_a_name_alone_does_not_make_groups_ours(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a note nothing is killed, and no run takes over what is there."""
+    label = "testbed-4190001"
+    monkeypatch.setattr(groups, "labels", lambda: [label])
+    monkeypatch.setattr(groups, "of_label", lambda _: [places.temporary])
+    monkeypatch.setattr(groups, "remove", lambda _: pytest.fail("these are somebody else's"))
+    for arguments in ((), ("--dry-run",)):
+        assert said(capsys, *arguments) == [f"left alone: control groups {label}, which no run has noted"]
+    with pytest.raises(SystemExit, match="are there already"), enclosed.noted(label):
+        pass
+    assert list(places.notes.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["[]", "{}", '{"net.core.netdev_max_backlog": 5}', '{"net', "null"])
+def test_a_damaged_note_stops_nothing(
+    what: str, places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the next run, which notes the settings that it finds, nor what cleans up."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    dead, held = (places.notes / f"testbed-{pid}.json" for pid in (dead_pid(), os.getpid()))
+    for note in (dead, held):
+        note.write_text(what, encoding="utf-8")
+    with held.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with enclosed.noted("testbed-4190001"):
+            noted = json.loads((places.notes / "testbed-4190001.json").read_bytes())
+            assert noted == sysctl.of_kernel()
+    held.rename(dead)
+    assert said(capsys) == [f"removed run {dead.stem} on this kernel: groups, containers, settings"]
+    assert list(places.notes.iterdir()) == []
+
+
+def test_what_is_root_s_does_not_keep_a_user_from_his_own(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He is told what only root can remove, before and after; whatever else fails is told, too."""
+    left, stays = (places.temporary / f"testbed-run-{name}" for name in (ID, ID[::-1]))
+    for one in (left, stays):
+        one.mkdir(mode=0o700)
+    note = places.notes / f"testbed-{dead_pid()}.json"
+    note.write_text("{}", encoding="utf-8")
+
+    def remove() -> bool:
+        shutil.rmtree(left)
+        return True
+
+    def refuse() -> bool:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(scratch, "is_abandoned", lambda path: path in {left, stays} and path.exists())
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(clean, "_remove", lambda path: remove() if path == left else refuse())
+    roots = f"could not remove run {note.stem} on this kernel: groups, containers, settings: it is root's"
+    assert run_command(clean.app, ["--dry-run"]) == 2
+    listed = capsys.readouterr()
+    assert listed.out.splitlines() == [f"would remove directory {one}" for one in (left, stays)]
+    assert listed.err.splitlines() == [roots]
+    assert run_command(clean.app, []) == 2
+    ended = capsys.readouterr()
+    assert ended.out.splitlines() == [f"removed directory {left}"]
+    assert ended.err.splitlines() == [
+        roots,
+        f"could not remove directory {stays}: Operation not permitted",
+    ]
+    assert note.exists()
+
+
+def test_mounts_are_found_whatever_they_are_called(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names that are not ASCII, not even UTF-8; what is mounted somewhere is never emptied."""
+    table = places.notes / "mountinfo"
+    monkeypatch.setattr(clean, "MOUNTS", table)
+    monkeypatch.setattr(clean, "_unmount", lambda _: False)
+    place = places.temporary / "\N{LATIN SMALL LETTER E WITH ACUTE} b"
+    left = place / f"testbed-run-{ID}"
+    (left / "m").mkdir(parents=True)
+    left.chmod(0o700)
+    monkeypatch.setattr(scratch, "PLACES", (place,))
+    points = [bytes(places.temporary) + b"/\xff", bytes(left / "m"), bytes(left / "m") + b"/\xff"]
+    lines = [b"36 35 0:32 / " + one.replace(b" ", b"\\040") + b" rw - tmpfs tmpfs rw" for one in points]
+    table.write_bytes(b"\n".join(lines))
+    assert clean.mounted_below(left) == [Path(os.fsdecode(points[2])), left / "m"]
+    assert run_command(clean.app, []) == 2
+    assert (left / "m").is_dir()
+    assert f"could not remove mount {left}/m/\\udcff: " in capsys.readouterr().err
+
+
 @root_only
 def test_groups_of_the_dead_go_with_all_in_them(
     places: Places,
@@ -134,21 +247,29 @@ def test_groups_of_the_dead_go_with_all_in_them(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As containers are left; those of a living process and those with other names stay."""
+    """As containers are left, by the note of their run; those without one stay, and are named."""
     top = groups.hierarchies()[0]
-    dead, alive, mine = f"testbed-{dead_pid()}", f"testbed-{os.getpid()}", "testbed-mine"
-    for name in (dead, alive, mine):
+    dead, foreign, mine = f"testbed-{dead_pid()}", f"testbed-{dead_pid()}", "testbed-mine"
+    (places.notes / f"{dead}.json").write_text(json.dumps(sysctl.of_kernel()), encoding="utf-8")
+    for name in (dead, foreign, mine):
         (top / name / "agent").mkdir(parents=True)
         processes.callback((top / name).rmdir)
         processes.callback((top / name / "agent").rmdir)
-    member = started(processes, "sleep", "60", cwd=places.temporary)
-    (top / dead / "agent/cgroup.procs").write_text(str(member.pid), encoding="ascii")
-    monkeypatch.setattr(groups, "labels", lambda: sorted({dead, alive} & set(LABELS())))
-    assert said(capsys) == [f"removed control groups {dead} with all in them"]
+    member, stranger = (started(processes, "sleep", "60", cwd=places.temporary) for _ in range(2))
+    for name, process in ((dead, member), (foreign, stranger)):
+        (top / name / "agent/cgroup.procs").write_text(str(process.pid), encoding="ascii")
+        processes.callback(process.wait)
+        processes.callback(process.kill)
+    monkeypatch.setattr(groups, "labels", lambda: sorted({dead, foreign} & set(LABELS())))
+    assert said(capsys) == [
+        f"removed run {dead} on this kernel: groups, containers, settings",
+        f"left alone: control groups {foreign}, which no run has noted",
+    ]
     assert mine not in LABELS()
     assert member.wait(5) == -9
+    assert stranger.poll() is None
     assert not (top / dead).exists()
-    assert (top / alive / "agent").is_dir()
+    assert (top / foreign / "agent").is_dir()
     assert (top / mine / "agent").is_dir()
     (top / dead / "agent").mkdir(parents=True)  # for the callbacks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -43,6 +44,102 @@ def test_a_command_that_is_told_to_end_says_so(
 
     assert run_command(app, []) == 2
     assert capsys.readouterr().err == "interrupted\n"
+
+
+SAYS = """
+import os, pathlib, signal, sys, time
+import typer
+from testbed.command import run_command, terminal
+
+app = typer.Typer()
+
+@app.command()
+def command(place: pathlib.Path, code: int) -> None:
+    print("begins", flush=True)
+    try:
+        for _ in range(int(place.stem) * 1000):
+            time.sleep(0.01)
+            terminal().print("goes on")
+    except KeyboardInterrupt:
+        os.kill(os.getpid(), signal.SIGHUP)
+    print("is told to standard error", file=sys.stderr)
+    sys.stdout.buffer.write(b"ends")
+    place.write_text("judged")
+    raise typer.Exit(code)
+
+sys.exit(run_command(app))
+"""
+"""Says something for `place.stem` times ten seconds or until it is interrupted, and ends with `code`."""
+
+
+def saying(place: Path, code: int) -> list[str]:
+    return [sys.executable, "-c", SAYS, str(place), str(code)]
+
+
+@pytest.mark.parametrize(("unbuffered", "code"), [("", 0), ("1", 0), ("", 1)])
+def test_a_command_that_nobody_reads_goes_on_to_its_own_end(
+    tmp_path: Path, unbuffered: str, code: int
+) -> None:
+    """Both outputs are a pipe that is closed: what was asked is done, and the code is the command's."""
+    read, write = os.pipe()
+    os.close(read)
+    place = tmp_path / "0"
+    ended = subprocess.run(
+        saying(place, code),
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=write,
+        stderr=write,
+        check=False,
+    )
+    os.close(write)
+    assert (ended.returncode, place.read_text()) == (code, "judged")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["no number"]])
+def test_what_typer_says_to_nobody_changes_no_code(arguments: list[str]) -> None:
+    """Help ends with 0, wrong arguments with 3, also into a closed pipe."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", SAYS, *arguments]
+    ended = subprocess.run(command, cwd=PROJECT, stdout=write, stderr=write, check=False)
+    os.close(write)
+    assert ended.returncode == (0 if arguments == ["--help"] else 3)
+
+
+def test_a_disk_that_is_full_is_told_at_the_end(tmp_path: Path) -> None:
+    """The command has done its work, and whoever asked has no answer: 2."""
+    place = tmp_path / "0"
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            saying(place, 0), cwd=PROJECT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, place.read_text()) == (2, "judged")
+    assert ended.stderr.splitlines()[1:] == ["this machine: [Errno 28] No space left on device"]
+
+
+def test_a_command_without_an_output_does_its_work(tmp_path: Path) -> None:
+    """A program may be started with standard output closed."""
+    place = tmp_path / "0"
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *saying(place, 1)]
+    ended = subprocess.run(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "is told to standard error\n")
+    assert place.read_text() == "judged"
+
+
+def test_a_terminal_that_is_closed_ends_a_command_in_good_order(tmp_path: Path) -> None:
+    """It is interrupted once, by terminal and shell together, and does what it does then."""
+    ours, its = pty.openpty()
+    place = tmp_path / "1"
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *saying(place, 0)], cwd=PROJECT, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    said = b""
+    while b"goes on" not in said:
+        said += os.read(ours, 1024)
+    os.close(ours)
+    assert (process.wait(20), place.read_text()) == (0, "judged")
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3])

@@ -14,6 +14,8 @@ import pytest
 
 from testbed.kernel import image
 
+ID = "0123456789abcdef" * 2
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -86,19 +88,23 @@ def test_without_a_cache_there_is_an_image_all_the_same(tmp_path: Path) -> None:
 
 
 def test_what_nobody_uses_goes(project: Path, tmp_path: Path) -> None:
-    """Old images, byte code and drafts, once there is a new image; what was used yesterday stays."""
+    """Old images, byte code and drafts, once there is a new image; not what was used, not what is foreign."""
     cache = tmp_path / "cache"
     old, used = image.provide(cache, tmp_path), time.time() - image.KEPT_S
-    (cache / "images/draft-left").mkdir()
+    (cache / "images" / f"draft-{ID}").mkdir()
     (cache / "probes").mkdir()
-    (cache / "probes/left.json").touch()
+    (cache / "probes" / f"{ID * 2}.json").touch()
+    foreign = [cache / kind / name for kind in image.KINDS for name in ("draft-mine", "photograph.jpg")]
+    for one in foreign:
+        one.mkdir()
     (cache / "kernel-x").mkdir()
     for one in (old, *cache.glob("*/*"), cache / "kernel-x"):
         os.utime(one, (used - 60, used - 60))
     (project / "__init__.py").write_text("ANSWER = 44\n")
     image.provide(cache, tmp_path)
     assert not old.exists()
-    assert [len(list((cache / kind).iterdir())) for kind in image.KINDS] == [1, 1, 0]
+    assert all(one.is_dir() for one in foreign)
+    assert [len(list((cache / kind).iterdir())) - 2 for kind in image.KINDS] == [1, 1, 0]
     assert (cache / "kernel-x").is_dir()
     kept = image.provide(cache, tmp_path)
     os.utime(kept, (used - 60, used - 60))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import polars as pl
 import pytest
 
 from testbed import manifest
@@ -50,6 +51,16 @@ def run(tmp_path: Path) -> RunDir:
     run.guest.write_text(json.dumps(NOTED), encoding="utf-8")
     run.scenario.write_bytes(b"name: x\n")
     return run
+
+
+def test_a_run_that_never_began_took_no_time(run: RunDir) -> None:
+    """Broken off before t0 it has samples of links, whose times are negative."""
+    plan = make_plan()
+    tables = record.build(run, plan)
+    early = tables["links"].with_columns(pl.lit(-0.3).alias("t_s"))
+    tables = {**tables, "events": tables["events"].clear(), "links": early}
+    found = manifest.write(run, plan, kernel="uml", clock="virtual", wall_s=1, tables=tables, command="run")
+    assert f"{found['virtual_s']:.0f}" == "0"
 
 
 def test_all_that_the_record_depends_on_is_there(run: RunDir) -> None:

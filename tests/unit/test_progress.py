@@ -45,8 +45,8 @@ def link(journal: Path, t_ns: int, tx_bytes: int) -> None:
             lines.note("link", t_ns, direction=direction, tx_bytes=moved)
 
 
-def shown(journal: Path, console: Console, *, quiet: bool = False) -> None:
-    with Progress(make_plan(requests=1), console, journal, quiet=quiet) as progress:
+def shown(journal: Path, console: Console, *, quiet: bool = False, name: str = "congestion") -> None:
+    with Progress(make_plan(name, requests=1), console, journal, quiet=quiet) as progress:
         for line in LINES:
             progress.line(line)
 
@@ -133,7 +133,8 @@ def test_where_no_control_characters_are_wanted_there_are_none(
 def test_no_terminal_has_no_control_characters(tmp_path: Path) -> None:
     """Into a file or a pipe go lines only."""
     output = io.StringIO()
-    shown(tmp_path, Console(file=output))
+    shown(tmp_path, Console(file=output), name="any[/b] name")
+    assert output.getvalue().startswith("any[/b] name  seed 7")
     assert all(one.isprintable() or one == "\n" for one in output.getvalue())
 
 

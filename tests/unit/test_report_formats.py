@@ -92,10 +92,13 @@ def test_a_place_that_cannot_be_written_is_a_wrong_argument(
     assert f"--out {tmp_path}/no/x.html: No such file or directory" in capsys.readouterr().err
 
 
-def test_the_page_can_go_elsewhere(run: RunDir, tmp_path: Path) -> None:
-    """A copy of the page stands at --out."""
-    main([str(run.path), "--out", str(tmp_path / "x.html")])
-    assert (tmp_path / "x.html").read_bytes() == run.report.read_bytes()
+def test_the_page_can_go_elsewhere(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy of the page stands at --out, and whatever that is called, it is named."""
+    place = tmp_path / "x[" / "red][" / "b].html"
+    place.parent.mkdir(parents=True)
+    main([str(run.path), "--out", str(place)])
+    assert place.read_bytes() == run.report.read_bytes()
+    assert f"report: {place}\n" in capsys.readouterr().out
 
 
 def test_the_picture_lacks_a_package_and_says_which(

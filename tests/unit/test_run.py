@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -167,14 +168,19 @@ def carried_out(out: Path, happens: Callable[[Path], None]) -> tuple[int, RunDir
 
 
 def test_a_run_ends_with_its_verdict(tmp_path: Path) -> None:
-    """PASS is 0, FAIL is 1; every file of the result is there; equal runs have equal digests."""
-    passed, first, said = carried_out(tmp_path, record)
-    failed, second, _ = carried_out(tmp_path, lambda run_dir: record(run_dir, reacts=False))
-    again, third, _ = carried_out(tmp_path, record)
+    """PASS is 0, FAIL is 1; every file is there and named; equal runs have equal digests."""
+    out = tmp_path / "any[" / "b]name[red]"
+    passed, first, said = carried_out(out, record)
+    failed, second, _ = carried_out(out, lambda run_dir: record(run_dir, reacts=False))
+    again, third, _ = carried_out(out, record)
+    assert f"   {first.report}\n" in said
     assert (passed, failed, again) == (0, 1, 0)
     digests = [json.loads(one.manifest.read_text())["record_digest"] for one in (first, second, third)]
     assert digests[0] == digests[2] != digests[1]
     assert digests[0][:12] in said
+    compared = io.StringIO()
+    assert run._compare(first, third, Console(file=compared)) == 0
+    assert f"{first.path} and {third.path}\n" in compared.getvalue()
     for one in (first, second):
         assert one.report.read_text().startswith("<!doctype html>")
         assert one.junit.is_file()
@@ -182,6 +188,35 @@ def test_a_run_ends_with_its_verdict(tmp_path: Path) -> None:
         "PASS",
         "FAIL",
     ]
+
+
+def test_a_run_that_nobody_reads_goes_on_to_its_verdict(tmp_path: Path) -> None:
+    """As with `| head -1`: every file of the result is there, and the code is the verdict's."""
+    script = """
+import pathlib, sys
+import typer
+from rich.console import Console
+from tests.unit import test_run as test
+app = typer.Typer()
+@app.command()
+def command(out: pathlib.Path) -> None:
+    plan = test.make_plan()
+    directory = test.run.new_run_dir(out, plan)
+    plan.write(directory.plan)
+    kernel, console = test.Recorded(test.record), Console()
+    judged = test.run.execute(directory, plan, kernel, "virtual", console, quiet=False, report=True)
+    raise typer.Exit(judged.exit_code)
+sys.exit(test.run_command(app))
+"""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    directory = RunDir((tmp_path / "latest").resolve())
+    assert msgspec.json.decode(directory.verdict.read_bytes())["status"] == "PASS"
+    assert directory.report.is_file()
 
 
 def interrupted(run_dir: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def test_the_same_place_twice_is_one_directory(tmp_path: Path) -> None:
     """Where two uses fall together there is one directory for both."""
     with scratch("run", tmp_path, str(tmp_path)) as paths:
         assert len(paths) == 1
+
+
+def test_a_relative_place_is_where_the_owner_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with TMPDIR=., although the shell that keeps it works in another directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", ".")
+    with scratch("run") as (path,):
+        assert path.parent == tmp_path
+        assert path.is_dir()
+    assert gone(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
