@@ -14,6 +14,7 @@ import msgspec
 
 from agents.compute_profile import ComputeProfile
 from agents.config import Cache, Failures, Flaw, Log, Service, Timeouts, Transport
+from testbed import regular
 from testbed.program import Program
 
 Direction = Literal["a_to_b", "b_to_a"]
@@ -394,4 +395,4 @@ class Plan(Frozen, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        return msgspec.json.decode(path.read_bytes(), type=cls)
+        return msgspec.json.decode(regular.read(path), type=cls)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from testbed import verdict
+from testbed import regular, verdict
 from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
 from testbed.plan import Plan
@@ -133,8 +133,8 @@ def read_plan(run: RunDir) -> Plan:
 def _manifest(run: RunDir) -> dict[str, object]:
     """A killed run has no manifest, or half of one: the report does without."""
     try:
-        manifest = json.loads(run.manifest.read_bytes())
-    except (OSError, ValueError):
+        manifest = json.loads(regular.read(run.manifest))
+    except (OSError, ValueError, RecursionError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
 
