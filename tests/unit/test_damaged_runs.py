@@ -149,3 +149,73 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
     assert main([str(run.path)]) == {"plan": 3, "manifest": 0}.get(name, 2)
     said = capsys.readouterr()
     assert name == "manifest" or "is not a regular file" in " ".join(f"{said.out}{said.err}".split())
+
+
+def test_nothing_is_written_through_links(run: RunDir, tmp_path: Path) -> None:
+    """What stood behind them stays as it was, and the run has files of its own."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    names = ("verdict.json", "junit.xml", "report.html", "report.md", "requests.parquet")
+    for name in names:
+        (kept / name).write_text("mine")
+    for path in (run.verdict, run.junit, run.report):
+        path.symlink_to(kept / path.name)
+    os.link(kept / "report.md", run.path / "report.md")
+    run.record.symlink_to(kept)
+    assert main([str(run.path), "--format", "md"]) == 0
+    assert [(kept / name).read_text() for name in names] == ["mine"] * len(names)
+    assert sorted(path.name for path in kept.iterdir()) == sorted(names)
+    run.record.joinpath("requests.parquet").unlink()
+    run.record.joinpath("requests.parquet").symlink_to(kept / "requests.parquet")
+    assert main([str(run.path)]) == 0
+    assert (kept / "requests.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["plan.json", "verdict.json", "journal/link.jsonl", "record/x"])
+def test_a_report_takes_no_part_of_the_run_for_its_place(
+    run: RunDir, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However it is written."""
+    before = (run.path / name).read_bytes() if (run.path / name).exists() else None
+    place = run.path / "journal" / ".." / name
+    assert main([str(run.path), "--out", str(place)]) == 3
+    assert f"--out {place}: is a part of the run" in capsys.readouterr().err
+    assert ((run.path / name).read_bytes() if (run.path / name).exists() else None) == before
+
+
+def test_closed_standard_output_is_a_wrong_argument(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after `>&-`."""
+    monkeypatch.setattr("sys.stdout", None)
+    assert main([str(run.path), "--format", "md", "--out", "-"]) == 3
+    assert "--out -: standard output is closed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_a_path_may_have_any_bytes(run: RunDir, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even such as are no text."""
+    odd = run.path.rename(os.fsdecode(os.fsencode(run.path.parent) + b"/r\xff\x1b"))
+    assert main([str(odd), "--format", kind]) == 0
+    assert f"r??/report.{kind}" in capsys.readouterr().out
+    record.load(RunDir(odd))
+
+
+def test_a_link_leads_to_a_file(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the directory is called: it is no scheme, no query and no fragment."""
+    monkeypatch.chdir(run.path.parent)
+    run.path.rename("javascript:alert(1)?#>")
+    main(["javascript:alert(1)?#>", "--format", "md", "--out", "x.md"])
+    target = Path("x.md").read_text(encoding="utf-8").rpartition("](<")[2]
+    assert target == "./javascript:alert%281%29%3F%23%3E/report.html>)\n"
+
+
+def test_what_controls_a_terminal_is_not_shown(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever wrote the journal does not write to the terminal, nor into a pull request."""
+    note(run, "bench", "trust", T0_NS, what="\x1b]0;title\x07 \x9b31m")
+    assert main([str(run.path)]) == 2
+    assert main([str(run.path), "--format", "md", "--out", "-"]) == 2
+    said = capsys.readouterr().out
+    assert said.count("?]0;title? ?31m") == 1
+    assert "?\\]0;title? ?31m" in said
+    assert not {"\x1b", "\x07", "\x9b"} & set(said)
