@@ -19,6 +19,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from testbed import regular
 from testbed.lettering import shown
 
 Status = Literal["PASS", "FAIL", "UNKNOWN"]
@@ -77,7 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @classmethod
     def read(cls, path: Path) -> Verdict:
         """The verdict in `path`; msgspec.ValidationError when another version wrote it."""
-        return msgspec.json.decode(path.read_bytes(), type=cls)
+        return msgspec.json.decode(regular.read(path), type=cls)
 
 
 def conclude(results: tuple[Result, ...], trust: tuple[str, ...]) -> Verdict:
