@@ -36,7 +36,7 @@ from testbed.system import agent_config, congestion_controls, prefixes_bytes, sh
 from testbed.telemetry import path
 from testbed.telemetry.lag import Lag, allowed_ns
 from testbed.telemetry.link import LinkCounters
-from testbed.telemetry.samplers import TCP_INTERVAL_NS, SettingsReader, every, link_sampler, tcp_sampler
+from testbed.telemetry.samplers import SettingsReader, every, link_sampler, tcp_sampler
 from testbed.telemetry.watch import Watch
 from testbed.topology import Network
 from testbed.traffic.others import Others, patience_ns
@@ -260,10 +260,7 @@ class Run:
         )
         jobs: list[Coroutine[Any, Any, None]] = [
             every(plan.sample_ns, self._link_sampler()),
-            every(
-                min(TCP_INTERVAL_NS, 10 * plan.sample_ns),
-                tcp_sampler(senders, self._tcp, self._others.bulk_ends),
-            ),
+            every(plan.tcp_sample_ns, tcp_sampler(senders, self._tcp, self._others.bulk_ends)),
             every(max(LEAST_STEP_NS, plan.duration_ns // STEPS), partial(progress, t0_ns)),
             every(1_000_000_000, self._settings.read),
             self._timeline(t0_ns),

@@ -14,6 +14,7 @@ import msgspec
 
 from agents.compute_profile import ComputeProfile
 from agents.config import Cache, Failures, Flaw, Log, Service, Timeouts, Transport
+from testbed import regular
 from testbed.program import Program
 
 Direction = Literal["a_to_b", "b_to_a"]
@@ -376,7 +377,7 @@ class Plan(Frozen, frozen=True, kw_only=True):
     policy: Policy
     expectations: tuple[Expectation, ...]
     sample_ns: int
-    """Interval of link samples; TCP sockets are sampled every ten of them, at least once a second."""
+    """Interval of link samples."""
     window_bytes: int
     """Largest TCP window a connection may need: sets tcp_rmem and tcp_wmem."""
     memory_bytes: int
@@ -384,9 +385,14 @@ class Plan(Frozen, frozen=True, kw_only=True):
     stream_interval_tokens: int
     """Tokens a decode instance gathers before it sends them on towards the client."""
 
+    @property
+    def tcp_sample_ns(self) -> int:
+        """TCP sockets are sampled every ten samples of the link, at least once a second."""
+        return min(1_000_000_000, 10 * self.sample_ns)
+
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        return msgspec.json.decode(path.read_bytes(), type=cls)
+        return msgspec.json.decode(regular.read(path), type=cls)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 import msgspec
 
 from testbed import journal_lines as lines
@@ -83,12 +86,8 @@ def roles(journal: SortedJournal) -> list[Row]:
     return rows
 
 
-def _blocks(cache: dict[str, dict[str, int]]) -> Row:
-    return {
-        f"{cluster}_{use}_blocks": blocks[f"{use}_blocks"]
-        for cluster, blocks in cache.items()
-        for use in ("prefix", "transfer", "evicted")
-    }
+def _blocks(cache: Mapping[Literal["prfaas", "pd"], lines.Blocks]) -> Row:
+    return {f"{cluster}_{name}": count for cluster, blocks in cache.items() for name, count in blocks.items()}
 
 
 def _text(seen: msgspec.Raw) -> str | None:

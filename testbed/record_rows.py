@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from testbed import journal_lines as lines
-from testbed.plan import Plan, Request
+from testbed.plan import DIRECTIONS, Plan, Request
 from testbed.units import NS_PER_S
 
 Row = dict[str, Any]
@@ -244,6 +244,7 @@ def contradictions(journal: SortedJournal, plan: Plan) -> list[str]:
         problems.append(f"requests that ended more than once: {repeated[:5]}")
     if len(journal.of(lines.Start)) > 1:
         problems.append("the journal has more than one start line")
+    problems += _unplanned_changes(journal, plan)
     previous: dict[str, lines.LinkSample] = {}
     for line in journal.of(lines.LinkSample):
         before = previous.get(line.direction)
@@ -251,6 +252,22 @@ def contradictions(journal: SortedJournal, plan: Plan) -> list[str]:
         if before is not None and went_backwards(before, line):
             t_s = journal.seconds(line.t_ns)
             problems.append(f"link counters of {line.direction} went backwards at {t_s:.3f} s")
+    return problems
+
+
+def _unplanned_changes(journal: SortedJournal, plan: Plan) -> list[str]:
+    """Directions whose changes are noted more often than planned or, in a run that ended, less often.
+
+    Those of its last second may not have come.
+    """
+    end_ns = next((end.t_ns - journal.t0_ns for end in journal.of(lines.End)), 0)
+    problems = []
+    for direction in DIRECTIONS:
+        planned_ns = [change.t_ns for change in plan.changes if change.direction == direction]
+        due = sum(t_ns < end_ns - NS_PER_S for t_ns in planned_ns)
+        noted = sum(line.direction == direction for line in journal.of(lines.LinkSet))
+        if not due <= noted <= len(planned_ns):
+            problems.append(f"link {direction}: {noted} changes noted where {len(planned_ns)} were planned")
     return problems
 
 

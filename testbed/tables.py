@@ -289,7 +289,8 @@ def build(run: RunDir, plan: Plan) -> dict[str, pl.DataFrame]:
     }
     run.record.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        table.write_parquet(run.record / f"{name}.parquet")
+        with (run.record / f"{name}.parquet").open("wb") as file:  # whatever bytes are in the path
+            table.write_parquet(file)
     return tables
 
 
@@ -302,7 +303,8 @@ def load(run: RunDir) -> dict[str, pl.DataFrame]:
         if not path.is_file():
             raise RunError(Problem(str(path), "missing", next_step=next_step))
         try:
-            tables[name] = pl.read_parquet(path, glob=False)
+            with path.open("rb") as file:
+                tables[name] = pl.read_parquet(file)
         except (OSError, PolarsError) as error:
             raise RunError(Problem(str(path), f"cannot be read: {error}", next_step=next_step)) from None
         if tables[name].schema != pl.Schema(schema):

@@ -19,6 +19,9 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from testbed import regular
+from testbed.lettering import shown
+
 Status = Literal["PASS", "FAIL", "UNKNOWN"]
 
 CHECKS = {
@@ -75,7 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @classmethod
     def read(cls, path: Path) -> Verdict:
         """The verdict in `path`; msgspec.ValidationError when another version wrote it."""
-        return msgspec.json.decode(path.read_bytes(), type=cls)
+        return msgspec.json.decode(regular.read(path), type=cls)
 
 
 def conclude(results: tuple[Result, ...], trust: tuple[str, ...]) -> Verdict:
@@ -114,7 +117,7 @@ def write_junit(verdict: Verdict, suite: str, path: Path) -> None:
     that no reader of the file takes a part of it for a pass.
     """
     root = ET.Element("testsuites")
-    cases = ET.SubElement(root, "testsuite", name=_printable(suite), tests=str(len(verdict.results)))
+    cases = ET.SubElement(root, "testsuite", name=shown(suite), tests=str(len(verdict.results)))
     distrust = "; ".join(verdict.trust)
     results = verdict.results
     if distrust and not results:
@@ -133,7 +136,7 @@ def write_junit(verdict: Verdict, suite: str, path: Path) -> None:
 def table(verdict: Verdict) -> Table:
     """For the terminal: one row per expectation, the verdict below."""
     view = Table(
-        title=Text(f"{verdict.status}  {verdict.note}", style=STYLES[verdict.status]),
+        title=Text(shown(f"{verdict.status}  {verdict.note}"), style=STYLES[verdict.status]),
         title_justify="left",
         caption_justify="left",
     )
@@ -142,27 +145,23 @@ def table(verdict: Verdict) -> Table:
     view.add_column("finding", overflow="fold", ratio=1)
     for result in verdict.results:
         view.add_row(
-            Text(result.name),
+            Text(shown(result.name)),
             Text(result.status, style=STYLES[result.status]),
-            Text(result.sentence),
+            Text(shown(result.sentence)),
         )
     if verdict.trust:
-        view.caption = Text("\n".join(f"not trusted: {reason}" for reason in verdict.trust), style="yellow")
+        reasons = "\n".join(f"not trusted: {reason}" for reason in verdict.trust)
+        view.caption = Text(shown(reasons), style="yellow")
     return view
 
 
 def _case(suite: ET.Element, classname: str, name: str, outcome: str, message: str) -> ET.Element:
-    case = ET.SubElement(suite, "testcase", classname=_printable(classname), name=_printable(name))
+    case = ET.SubElement(suite, "testcase", classname=shown(classname), name=shown(name))
     if outcome:
-        ET.SubElement(case, outcome, message=_printable(message))
+        ET.SubElement(case, outcome, message=shown(message))
     else:
-        ET.SubElement(case, "system-out").text = _printable(message)
+        ET.SubElement(case, "system-out").text = shown(message)
     return case
-
-
-def _printable(text: str) -> str:
-    """XML 1.0 has no way to write most control characters, not even escaped."""
-    return "".join(character if character >= " " or character in "\t\n" else "?" for character in text)
 
 
 def _count(number: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from testbed.audit import counters, idle, running, train
+from testbed.audit import counters, idle, running, telemetry, train
 from testbed.audit.finding import ABSENT, Finding, summary, table
 from testbed.plan import DIRECTIONS, Plan
 
@@ -22,6 +22,6 @@ def judge(plan: Plan, tables: Mapping[str, pl.DataFrame]) -> list[Finding]:
     return [
         finding
         for direction in DIRECTIONS
-        for part in (idle.judge, train.judge, running.judge, counters.judge)
+        for part in (idle.judge, train.judge, telemetry.judge, running.judge, counters.judge)
         for finding in part(plan, direction, tables)
     ]

@@ -31,7 +31,8 @@ class History:
         for number, change in enumerate(changes[: len(noted_s) + 1]):
             self.states.append(change.state)
             self._begun_s.append(max(change.t_ns / NS_PER_S, self._set_s[-1]))
-            self._set_s.append(noted_s[number] if number < len(noted_s) else math.inf)
+            set_s = noted_s[number] if number < len(noted_s) else math.inf
+            self._set_s.append(max(set_s, self._begun_s[-1]))
         self._low, self._high = self._rates()
 
     def between(self, from_s: float, to_s: float) -> Sequence[LinkState]:

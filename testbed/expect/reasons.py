@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import msgspec
 import polars as pl
 
-from testbed import audit
+from testbed import audit, regular
 from testbed.measure import Tables
 from testbed.rundir import RunDir
 
@@ -27,8 +28,7 @@ def trust(run: RunDir, tables: Tables, findings: Sequence[audit.Finding]) -> lis
     if "end" not in kinds:
         problems.append("the run did not end by itself: the journal has no end")
     problems += _outcome_problems(run)
-    if run.trouble.is_file():
-        problems += [str(problem) for problem in json.loads(run.trouble.read_bytes())]
+    problems += _trouble(run)
     problems += [
         finding.sentence
         for finding in findings
@@ -37,12 +37,21 @@ def trust(run: RunDir, tables: Tables, findings: Sequence[audit.Finding]) -> lis
     return list(dict.fromkeys(problems))
 
 
+def _trouble(run: RunDir) -> list[str]:
+    if not run.trouble.exists():
+        return []
+    try:
+        return msgspec.json.decode(regular.read(run.trouble), type=list[str])
+    except (OSError, msgspec.DecodeError) as error:
+        return [f"trouble.json is not readable: {error}"]
+
+
 def _outcome_problems(run: RunDir) -> list[str]:
-    if not run.outcome.is_file():
+    if not run.outcome.exists():
         return ["the run left no outcome.json: it was killed, or died"]
     try:
-        outcome = json.loads(run.outcome.read_bytes())
+        outcome = json.loads(regular.read(run.outcome))
         finished, problems = bool(outcome["finished"]), [str(problem) for problem in outcome["problems"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return [f"outcome.json is not readable: {error!r}"]
     return problems if finished or problems else ["the run did not finish"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from testbed.journal_lines.agents import (
+    Blocks,
     Connection,
     Control,
     Conversion,
@@ -58,11 +59,12 @@ from testbed.journal_lines.bench import (
 from testbed.journal_lines.line import Line
 
 __all__ = [
-    "Bulk", "Burst", "Calibration", "Capture", "Captured", "Connection", "Control", "Conversion", "Counters",
-    "Decision", "Decode", "End", "Event", "Fault", "Fetch", "Health", "Held", "JournalContent", "Kv",
-    "KvDropped", "Line", "LinkSample", "LinkSet", "Microburst", "Noted", "OfAttempt", "PolicyFailed",
-    "Prefill", "Produced", "Program", "Reference", "Request", "Retry", "Role", "Settings", "Start",
-    "TcpSample", "Tenant", "Train", "Transfer", "TransferBegin", "Trust", "read",
+    "Blocks", "Bulk", "Burst", "Calibration", "Capture", "Captured", "Connection", "Control",
+    "Conversion", "Counters", "Decision", "Decode", "End", "Event", "Fault", "Fetch", "Health", "Held",
+    "JournalContent", "Kv", "KvDropped", "Line", "LinkSample", "LinkSet", "Microburst", "Noted",
+    "OfAttempt", "PolicyFailed", "Prefill", "Produced", "Program", "Reference", "Request", "Retry",
+    "Role", "Settings", "Start", "TcpSample", "Tenant", "Train", "Transfer", "TransferBegin", "Trust",
+    "read",
 ]  # fmt: skip
 
 AnyLine = (
@@ -99,10 +101,14 @@ def read(directory: Path) -> JournalContent:
     problems: list[str] = []
     decoder = msgspec.json.Decoder(AnyLine)
     for path in sorted(directory.glob("*.jsonl")):
+        if not path.is_file():
+            problems.append(f"journal/{path.name} is not a regular file")
+            continue
         whole_lines = path.read_bytes().split(b"\n")[:-1]
         malformed: list[str] = []
         for number, text in enumerate(whole_lines, start=1):
             try:
+                text.decode()  # what is kept as it is (`seen`) is not decoded
                 lines.append(Noted(path.stem, decoder.decode(text)))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 malformed.append(f"line {number}: {error}")

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 
-from testbed.journal_lines.line import Line
+from testbed.journal_lines.line import Line, Real, Whole
 
 
 class Request(Line, frozen=True, kw_only=True, tag="request"):
     """How a request ended, as its client saw it; `t_ns` is when it was sent."""
 
-    id: int
-    state: str
-    t_first_ns: int | None = None
-    t_last_ns: int | None = None
-    t_end_ns: int | None = None
-    tokens: int | None = None
+    id: Whole
+    state: Literal["completed", "failed", "refused"]
+    t_first_ns: Whole | None = None
+    t_last_ns: Whole | None = None
+    t_end_ns: Whole | None = None
+    tokens: Whole | None = None
     cause: str | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[Whole] | None = None
     """Of the answer, where real kernels computed it."""
 
 
 class Decision(Line, frozen=True, kw_only=True, tag="decision"):
     """Where the policy sent a request; null agents: it was refused."""
 
-    step: int | None = None
+    step: Whole | None = None
     """Number of the question among all that the policy was asked."""
-    id: int
+    id: Whole
     route: str | None
     prefill: str | None
     decode: str | None
-    uncached_tokens: int | None
-    cached_prfaas_tokens: int = 0
-    cached_pd_tokens: int = 0
-    threshold_tokens: int | None
+    uncached_tokens: Whole | None
+    cached_prfaas_tokens: Whole = 0
+    cached_pd_tokens: Whole = 0
+    threshold_tokens: Whole | None
     cache: str | None = None
     compress: bool | None = None
     order_s: float | None = None
@@ -47,8 +47,8 @@ class Decision(Line, frozen=True, kw_only=True, tag="decision"):
 class Retry(Line, frozen=True, kw_only=True, tag="retry"):
     """An attempt at a request failed, and what follows from it."""
 
-    id: int
-    attempt: int
+    id: Whole
+    attempt: Whole
     """The new one, from 1; for `fail` the one that failed."""
     cause: str
     action: Literal["recompute", "retry", "fail"]
@@ -65,44 +65,52 @@ class Health(Line, frozen=True, kw_only=True, tag="health"):
     cause: str | None = None
 
 
+class Blocks(TypedDict):
+    """Blocks of a cluster's cache."""
+
+    prefix_blocks: Whole
+    transfer_blocks: Whole
+    evicted_blocks: Whole
+
+
 class Control(Line, frozen=True, kw_only=True, tag="control"):
     """One control interval of the policy."""
 
-    step: int | None = None
-    threshold_tokens: int
-    previous_tokens: int
+    step: Whole | None = None
+    threshold_tokens: Whole
+    previous_tokens: Whole
     reason: str
-    capacity_bps: float | None = None
-    goodput_bps: float | None = None
-    backlog_bytes: int | None = None
-    retrans_ratio: float | None = None
-    queue_prfaas: int | None = None
-    queue_pd: int | None = None
-    queue_decode: int | None = None
+    capacity_bps: Real | None = None
+    goodput_bps: Real | None = None
+    backlog_bytes: Whole | None = None
+    retrans_ratio: Real | None = None
+    queue_prfaas: Whole | None = None
+    queue_pd: Whole | None = None
+    queue_decode: Whole | None = None
     regime: str | None = None
-    n_prefill: int | None = None
-    n_decode: int | None = None
-    prefill_instances: int | None = None
-    cache: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    n_prefill: Whole | None = None
+    n_decode: Whole | None = None
+    prefill_instances: Whole | None = None
+    cache: dict[Literal["prfaas", "pd"], Blocks] = msgspec.field(default_factory=dict)
     seen: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class PolicyFailed(Line, frozen=True, kw_only=True, tag="policy_failed"):
     """The policy broke, and was not asked any more; `id` is the request that it was asked about, if any."""
 
-    step: int
+    step: Whole
     cause: str
-    id: int | None = None
+    id: Whole | None = None
     seen: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Fetch(Line, frozen=True, kw_only=True, tag="fetch"):
     """A cached prefix that one cluster sent the other has arrived there, or will not."""
 
-    id: int
-    request: int | None
+    id: Whole
+    request: Whole | None
     cluster: str
-    tokens: int
+    tokens: Whole
     arrived: bool
 
 
@@ -117,25 +125,25 @@ class Conversion(Line, frozen=True, kw_only=True, tag="conversion"):
     """An instance has another role; `t_ns` is when it was told to."""
 
     role: str
-    t_drained_ns: int
-    t_end_ns: int
+    t_drained_ns: Whole
+    t_end_ns: Whole
 
 
 class OfAttempt(Line, frozen=True, kw_only=True):
     """A line about one attempt at a request, or about a cached prefix on its way."""
 
-    id: int
+    id: Whole
     """Of the request; of a cached prefix a number of its own."""
-    attempt: int = 0
+    attempt: Whole = 0
 
 
 class Prefill(OfAttempt, frozen=True, kw_only=True, tag="prefill"):
     """A prefill; `t_ns` is when it was queued."""
 
-    t_start_ns: int | None
-    t_end_ns: int | None
-    tokens: int
-    kv_bytes: int
+    t_start_ns: Whole | None
+    t_end_ns: Whole | None
+    tokens: Whole
+    kv_bytes: Whole
 
 
 class TransferBegin(OfAttempt, frozen=True, kw_only=True, tag="transfer_begin"):
@@ -144,16 +152,16 @@ class TransferBegin(OfAttempt, frozen=True, kw_only=True, tag="transfer_begin"):
     peer: str
     use: str = "kv"
     wan: bool
-    size_bytes: int
-    chunks: int
+    size_bytes: Whole
+    chunks: Whole
 
 
 class Produced(OfAttempt, frozen=True, kw_only=True, tag="produced"):
     """A group of layers was handed to the transport."""
 
     use: str = "kv"
-    layer: int
-    size_bytes: int
+    layer: Whole
+    size_bytes: Whole
 
 
 class Transfer(OfAttempt, frozen=True, kw_only=True, tag="transfer"):
@@ -162,32 +170,32 @@ class Transfer(OfAttempt, frozen=True, kw_only=True, tag="transfer"):
     peer: str
     use: str = "kv"
     wan: bool
-    size_bytes: int
-    chunks: int
-    t_end_ns: int | None
-    state: str
+    size_bytes: Whole
+    chunks: Whole
+    t_end_ns: Whole | None
+    state: Literal["completed", "failed"]
     cause: str | None = None
-    produced_bytes: int | None = None
-    acked_bytes: int | None = None
-    resent_bytes: int | None = None
+    produced_bytes: Whole | None = None
+    acked_bytes: Whole | None = None
+    resent_bytes: Whole | None = None
 
 
 class Kv(OfAttempt, frozen=True, kw_only=True, tag="kv"):
     """KV is complete at its sink."""
 
-    size_bytes: int
-    chunks: int
-    checksum_errors: int
+    size_bytes: Whole
+    chunks: Whole
+    checksum_errors: Whole
     """Damaged copies of chunks, refused and sent again."""
-    damaged_chunks: int = 0
+    damaged_chunks: Whole = 0
     """Taken although damaged."""
 
 
 class KvDropped(OfAttempt, frozen=True, kw_only=True, tag="kv_dropped"):
     """KV will not be complete at its sink."""
 
-    received_bytes: int
-    checksum_errors: int = 0
+    received_bytes: Whole
+    checksum_errors: Whole = 0
     cause: str
 
 
@@ -195,8 +203,8 @@ class Held(Line, frozen=True, kw_only=True, tag="held"):
     """What a pool of an instance holds after a change."""
 
     pool: Literal["send", "receive"]
-    size_bytes: int
-    transfers: int
+    size_bytes: Whole
+    transfers: Whole
 
 
 class Connection(Line, frozen=True, kw_only=True, tag="connection"):
@@ -204,7 +212,7 @@ class Connection(Line, frozen=True, kw_only=True, tag="connection"):
 
     peer: str
     opened: bool
-    sockets: int
+    sockets: Whole
     """Open after this, to all peers."""
     cause: str | None = None
 
@@ -212,10 +220,10 @@ class Connection(Line, frozen=True, kw_only=True, tag="connection"):
 class Decode(OfAttempt, frozen=True, kw_only=True, tag="decode"):
     """A request in the decode batch; `t_ns` is when it joined."""
 
-    t_first_ns: int | None
-    t_last_ns: int | None
-    tokens: int
-    token_ids: list[int] | None = None
+    t_first_ns: Whole | None
+    t_last_ns: Whole | None
+    tokens: Whole
+    token_ids: list[Whole] | None = None
     """Where real kernels computed them, with a digest of the logits of all steps, bit for bit."""
     logits_digest: str | None = None
 
@@ -223,6 +231,6 @@ class Decode(OfAttempt, frozen=True, kw_only=True, tag="decode"):
 class Reference(Line, frozen=True, kw_only=True, tag="reference"):
     """What one process without a network answers to a request; `t_ns` is when it had."""
 
-    id: int
-    token_ids: list[int]
+    id: Whole
+    token_ids: list[Whole]
     logits_digest: str

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 
-from testbed.journal_lines.line import Line
+from testbed.journal_lines.line import Direction, Line, Moment, Real, Small, Whole
 
 
 class Start(Line, frozen=True, kw_only=True, tag="start"):
@@ -23,14 +23,14 @@ class Event(Line, frozen=True, kw_only=True, tag="event"):
 class LinkSet(Line, frozen=True, kw_only=True, tag="link_set"):
     """The state of a direction as read back from the kernel after a change."""
 
-    direction: str
-    rate_bps: int
-    buffer_bytes: int
-    delay_ns: int
-    jitter_ns: int
-    loss_ratio: float
+    direction: Direction
+    rate_bps: Whole
+    buffer_bytes: Whole
+    delay_ns: Whole
+    jitter_ns: Whole
+    loss_ratio: Real
     partitioned: bool
-    limit_packets: int | None = None
+    limit_packets: Whole | None = None
     """The delay stage's limit; a queue that reaches it means drops that nobody asked for."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     """All that was read back, under the kernel's names."""
@@ -39,46 +39,74 @@ class LinkSet(Line, frozen=True, kw_only=True, tag="link_set"):
 class Calibration(Line, frozen=True, kw_only=True, tag="calibration"):
     """What the link gave when it was full, and when it was idle."""
 
-    direction: str
-    rate_bps: float
-    span_ns: int
+    direction: Direction
+    rate_bps: Real
+    span_ns: Whole
     """How long the rate stage was surely busy; 0: never, so that nothing was measured."""
-    grain_bytes: int
-    rtt_ns: int
+    grain_bytes: Whole
+    rtt_ns: Whole
 
 
 class Train(Line, frozen=True, kw_only=True, tag="train"):
     """Probes of one direction; `t_ns` is when they were all through."""
 
-    direction: str
+    direction: Direction
     clock: Literal["virtual", "real"]
     tells_limit_drops: bool
     """Whether the kernel counts drops by the delay stage's limit apart from losses."""
-    interval_ns: int
-    missed: int
+    interval_ns: Whole
+    missed: Whole
     """Frames that a tap had no room for."""
-    sizes: list[int]
+    sizes: list[Whole]
     """Of the IP packets, by number."""
-    left_ns: list[int | None]
+    left_ns: list[Whole | None]
     """When each number left the rate stage."""
-    arrived: list[tuple[int, int, bool]]
+    arrived: list[tuple[Whole, Whole, bool]]
     """Number, moment, and whether every bit was as sent, in the order of arrival."""
+
+    def __post_init__(self) -> None:
+        count = len(self.sizes)
+        if len(self.left_ns) != count or not all(0 <= number < count for number, _, _ in self.arrived):
+            message = "a probe without a size or a moment"
+            raise ValueError(message)
 
 
 class Settings(Line, frozen=True, kw_only=True, tag="settings"):
     """How often the kernel's settings were read again during the run, and what was not as it was set."""
 
-    direction: str
-    readings: int
+    direction: Direction
+    readings: Whole
     differences: list[str]
 
 
-class Counters(Line, frozen=True, kw_only=True, tag="counters"):
-    """Counters of every device and qdisc on the way of a direction (`telemetry/path.py`)."""
+PlaceName = Literal[
+    "rate", "queue", "rate_device", "wan_device", "filter", "wan", "delay", "delay_device", "far_device"
+]  # fmt: skip
 
-    direction: str
+
+class Place(TypedDict, total=False):
+    """What a device or a qdisc has counted; a device counts less."""
+
+    packets: Whole
+    bytes: Whole
+    drops: Whole
+    overlimits: Whole
+    marked: Whole
+    queue_packets: Whole
+    backlog_bytes: Whole
+
+
+class Counters(Line, frozen=True, kw_only=True, tag="counters"):
+    """Counters of every device and qdisc on the way of a direction."""
+
+    direction: Direction
     moment: Literal["start", "end"]
-    places: dict[str, dict[str, int]]
+    places: dict[PlaceName, Place]
+
+    def __post_init__(self) -> None:
+        if len(self.places) < len(get_args(PlaceName)):
+            message = "a place without counters"
+            raise ValueError(message)
 
 
 class Trust(Line, frozen=True, kw_only=True, tag="trust"):
@@ -91,15 +119,15 @@ class Capture(Line, frozen=True, kw_only=True, tag="capture"):
     """tcpdump listens on a device; packets are stamped with a clock that shows `realtime_ns` at `t_ns`."""
 
     device: str
-    realtime_ns: int
+    realtime_ns: Moment
 
 
 class Captured(Line, frozen=True, kw_only=True, tag="captured"):
     """What tcpdump says of itself at its end."""
 
     device: str
-    packets: int
-    dropped_packets: int
+    packets: Whole
+    dropped_packets: Whole
 
 
 class Program(Line, frozen=True, kw_only=True, tag="program"):
@@ -119,22 +147,22 @@ class End(Line, frozen=True, kw_only=True, tag="end"):
 class LinkSample(Line, frozen=True, kw_only=True, tag="link"):
     """Counters of one direction of the WAN."""
 
-    direction: str
-    rate_bps: int
-    delay_ns: int
-    jitter_ns: int
-    loss_ratio: float
-    tx_bytes: int
-    drops: int
-    backlog_bytes: int
-    lost_packets: int
-    flight_packets: int
-    tx_packets: int = 0
-    filtered_packets: int = 0
-    limit_drops: int = 0
-    busy_from_ns: int | None = None
-    busy_ns: int | None = None
-    busy_bytes: int | None = None
+    direction: Direction
+    rate_bps: Whole
+    delay_ns: Whole
+    jitter_ns: Whole
+    loss_ratio: Real
+    tx_bytes: Whole
+    drops: Whole
+    backlog_bytes: Whole
+    lost_packets: Whole
+    flight_packets: Whole
+    tx_packets: Whole = 0
+    filtered_packets: Whole = 0
+    limit_drops: Whole = 0
+    busy_from_ns: Whole | None = None
+    busy_ns: Whole | None = None
+    busy_bytes: Whole | None = None
 
 
 class TcpSample(Line, frozen=True, kw_only=True, tag="tcp"):
@@ -144,12 +172,12 @@ class TcpSample(Line, frozen=True, kw_only=True, tag="tcp"):
     local: str
     remote: str
     use: str
-    cwnd_packets: int
-    rtt_ns: int
-    bytes_acked: int
-    bytes_retrans: int
-    delivery_bps: float
-    notsent_bytes: int
+    cwnd_packets: Whole
+    rtt_ns: Whole
+    bytes_acked: Whole
+    bytes_retrans: Whole
+    delivery_bps: Real
+    notsent_bytes: Whole
     congestion_control: str
 
 
@@ -158,9 +186,9 @@ class Burst(Line, frozen=True, kw_only=True, tag="burst"):
 
     source: str
     sink: str
-    flows: int
-    size_bytes: int
-    t_end_ns: int | None
+    flows: Whole
+    size_bytes: Whole
+    t_end_ns: Whole | None
 
 
 class Bulk(Line, frozen=True, kw_only=True, tag="bulk"):
@@ -168,9 +196,9 @@ class Bulk(Line, frozen=True, kw_only=True, tag="bulk"):
 
     source: str
     sink: str
-    flows: int
-    size_bytes: int
-    t_end_ns: int | None
+    flows: Whole
+    size_bytes: Whole
+    t_end_ns: Whole | None
 
 
 class Tenant(Line, frozen=True, kw_only=True, tag="tenant"):
@@ -178,10 +206,10 @@ class Tenant(Line, frozen=True, kw_only=True, tag="tenant"):
 
     source: str
     sink: str
-    size_bytes: int
-    received_bytes: int
-    t_end_ns: int | None
-    state: str
+    size_bytes: Whole
+    received_bytes: Whole
+    t_end_ns: Whole | None
+    state: Literal["completed", "failed", "partial"]
     cause: str | None = None
 
 
@@ -190,11 +218,11 @@ class Microburst(Line, frozen=True, kw_only=True, tag="microburst"):
 
     source: str
     sink: str
-    packet_bytes: int
-    sent_packets: int
-    received_packets: int
-    t_first_ns: int | None
-    t_end_ns: int | None
+    packet_bytes: Small
+    sent_packets: Small
+    received_packets: Small
+    t_first_ns: Whole | None
+    t_end_ns: Whole | None
     waited: bool
     """Until nothing could be on its way any more; otherwise the run ended before."""
 

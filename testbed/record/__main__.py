@@ -21,7 +21,7 @@ from rich.table import Table
 from agents.kv_layouts import MODELS
 from agents.measurements import Began, Wanted
 from agents.shapes import SHAPES
-from testbed.command import run_command
+from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
 from testbed.profiles import imports, table
 from testbed.profiles.cells import printable
@@ -198,7 +198,7 @@ def _write(out: Path, rows: Sequence[Row], about: About, *, force: bool) -> None
 
 def _show(out: Path, rows: Sequence[Row], about: About) -> None:
     """What is in the profile, in a few lines."""
-    console = Console()
+    console = terminal()
     shown = Table("tokens", "T_prefill", "quartiles apart", "S_kv")
     sizes = {row.tokens: row.size_bytes for row in rows if row.kind == "kv"}
     prefill = sorted((row for row in rows if row.kind == "prefill"), key=lambda row: row.tokens)

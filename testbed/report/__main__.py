@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from testbed import verdict
+from testbed import regular, verdict
 from testbed.command import run_command, terminal
 from testbed.errors import Problem, ScenarioError
+from testbed.lettering import shown
 from testbed.plan import Plan
 from testbed.rundir import RunDir
 
@@ -49,6 +50,7 @@ def rebuild(run: RunDir) -> Rebuilt:
     from testbed.report import page  # noqa: PLC0415 - same
 
     plan = read_plan(run)
+    _make_room(run)
     tables = record.build(run, plan)
     findings = audit.judge(plan, tables)
     judged = expect.judge(plan, tables, expect.trust(run, tables, findings))
@@ -57,6 +59,15 @@ def rebuild(run: RunDir) -> Rebuilt:
     manifest = _manifest(run)
     page.write(run, plan, tables, judged, manifest, findings=findings)
     return Rebuilt(run, plan, tables, judged, manifest)
+
+
+def _make_room(run: RunDir) -> None:
+    """Remove what will be written anew: in a run of somebody else's it may be links to files of ours."""
+    if run.record.is_symlink():
+        run.record.unlink()
+    made = run.record.glob("*.parquet") if run.record.is_dir() else ()
+    for path in (run.verdict, run.junit, run.report, *made):
+        path.unlink(missing_ok=True)
 
 
 class Format(StrEnum):
@@ -81,8 +92,12 @@ def report(
 ) -> None:
     """Make record, verdict and report again. Exit code: 0 PASS, 1 FAIL, 2 UNKNOWN, 3 not a run directory."""
     run = RunDir(run_dir)
+    if out is not None:
+        _check(out, run)
     rebuilt = rebuild(run)
     place = out or run.report.with_suffix(f".{kind}")
+    if out is None and kind is not Format.HTML:
+        place.unlink(missing_ok=True)  # as in `_make_room`
     to_pipe = place == Path("-")
     content = _content(rebuilt, kind, Path() if to_pipe else place.parent)
     if to_pipe:
@@ -96,8 +111,20 @@ def report(
         ) from None
     console = terminal()
     console.print(verdict.table(rebuilt.verdict))
-    console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {shown(str(place))}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(rebuilt.verdict.exit_code)
+
+
+def _check(out: Path, run: RunDir) -> None:
+    """ScenarioError: there is no standard output, or it is what the run consists of."""
+    where = f"--out {out}"
+    if out == Path("-"):
+        if sys.stdout is None:
+            raise ScenarioError(Problem(where, "standard output is closed", "a file"))
+        return
+    names = [name for name, value in vars(RunDir).items() if isinstance(value, property) and name != "report"]
+    if any(out.resolve().is_relative_to(getattr(run, name).resolve()) for name in names):
+        raise ScenarioError(Problem(where, "is a part of the run", "another name"))
 
 
 def _content(rebuilt: Rebuilt, kind: Format, directory: Path) -> bytes:
@@ -133,8 +160,8 @@ def read_plan(run: RunDir) -> Plan:
 def _manifest(run: RunDir) -> dict[str, object]:
     """A killed run has no manifest, or half of one: the report does without."""
     try:
-        manifest = json.loads(run.manifest.read_bytes())
-    except (OSError, ValueError):
+        manifest = json.loads(regular.read(run.manifest))
+    except (OSError, ValueError, RecursionError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from testbed.errors import MachineError, Problem
+from testbed.lettering import shown as letters
 from testbed.plan import Plan
 from testbed.report import charts, signals, svg
 from testbed.report.document import asset
@@ -133,4 +134,4 @@ def _cut(text: str) -> str:
 def _coloured(drawing: str) -> str:
     """With the colours of the page in the light."""
     colours = dict(re.findall(r"--(\w+): (#\w+)", asset("report.css").partition("}")[0]))
-    return re.sub(r"var\(--(\w+)\)", lambda name: colours[name[1]], drawing)
+    return re.sub(r"var\(--(\w+)\)", lambda name: colours[name[1]], letters(drawing))

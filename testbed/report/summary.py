@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
+from testbed.lettering import shown as letters
 from testbed.markdown import escaped, table
 from testbed.plan import Plan
 from testbed.report.numbers import Number
@@ -47,12 +50,13 @@ def text(
 
 def _code(words: str) -> str:
     """As code, whatever backquotes are in it."""
-    words, fence = " ".join(words.splitlines()), "`"
+    words, fence = " ".join(letters(words).splitlines()), "`"
     while fence in words:
         fence += "`"
     return f"{fence} {words} {fence}" if "`" in words else f"`{words}`"
 
 
 def _target(link: str) -> str:
-    """A path as the target of a link: what would end it is written in hexadecimal."""
-    return "".join(f"%{ord(letter):02X}" if letter in "<>\\%\n\r" else letter for letter in link)
+    """A path as the target of a link: no scheme, and whatever is not plain in hexadecimal."""
+    quoted = quote(os.fsencode(link), safe="/:@ ")
+    return f"./{quoted}" if ":" in quoted.partition("/")[0] else quoted

@@ -16,7 +16,6 @@ from testbed.telemetry.link import Counters, LinkCounters
 from testbed.telemetry.tcp import Socket, TcpDump
 from testbed.telemetry.watch import Watch
 
-TCP_INTERVAL_NS = 1_000_000_000
 BEHIND_NS = 1_000_000
 """How far samples lag behind what happens on the same grid, whose timers come up to 1 ms late."""
 RATE_SLACK = 1.02

@@ -21,7 +21,6 @@ from tests.unit import synthetic_link
 from tests.unit.synthetic_plan import (
     CALM_TOKENS,
     DECODE,
-    DURATION_S,
     FULL_BPS,
     HEALED_S,
     PREFILL_A,
@@ -36,6 +35,8 @@ from tests.unit.synthetic_plan import (
 Opener = Callable[[str], Journal]
 T0_NS = 120 * S
 KV_BYTES_PER_TOKEN = 24_000
+TCP_SAMPLES = 125
+"""One a second, until nothing moves any more."""
 
 
 @dataclass
@@ -59,7 +60,10 @@ class Job:
 def write_run(
     directory: Path, plan: Plan, *, reacts: bool = True, tcp_lines: int = 4_000, finished: bool = True
 ) -> RunDir:
-    """Write plan, journal and outcome of a run under `directory`; `reacts` False is a static threshold."""
+    """Write plan, journal and outcome of a run under `directory`; `reacts` False is a static threshold.
+
+    `tcp_lines`: about so many samples of TCP, of 32 connections at most.
+    """
     run = RunDir(directory)
     run.journal.mkdir(parents=True)
     plan.write(run.plan)
@@ -194,19 +198,18 @@ def _write_tcp(opened: Opener, carried: list[tuple[float, float, float]], tcp_li
     tcp = opened("tcp")
     sockets = [
         (f"a{host}", f"10.0.1.{host}:{5000 + number}", f"10.0.2.{host}:7000")
-        for host in range(1, 5)
         for number in range(8)
+        for host in range(1, 5)
     ]
+    sockets = sockets[: -(-tcp_lines // TCP_SAMPLES)]
     acked = dict.fromkeys(sockets, 0)
     resent = dict.fromkeys(sockets, 0)
-    rounds = tcp_lines // len(sockets)
-    for index in range(rounds):
-        t_s = index * DURATION_S / rounds
+    for t_s in range(TCP_SAMPLES):
         _, rate_bps, waiting = carried[int(t_s / STEP_S)]
         scarce = TROUBLE_S <= t_s < HEALED_S
         for host, local, remote in sockets:
             socket = (host, local, remote)
-            moved = int(rate_bps / 8 / len(sockets) * DURATION_S / rounds)
+            moved = int(rate_bps / 8 / len(sockets))
             acked[socket] += moved
             resent[socket] += moved // 400 if scarce else 0
             tcp.note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from testbed.profiles.table import About, Row, about_path
 from testbed.record.__main__ import app
 from testbed.resolve import load_and_resolve
 from testbed.rundir import RunDir
+from testbed.verdict import conclude
 
 SCENARIO = Path(__file__).parents[2] / "scenarios/recorded_profile.yaml"
 LAYERS = len(MODELS["tiny_hybrid"].layers)
@@ -23,10 +25,11 @@ MS = 1_000_000
 
 
 def ran(directory: Path, *overrides: str) -> RunDir:
-    """A run's directory with its plan, and an empty journal."""
+    """A run's directory with its plan, a verdict, and an empty journal."""
     run = RunDir(directory)
     run.journal.mkdir(parents=True)
     load_and_resolve(SCENARIO, overrides=overrides)[1].write(run.plan)
+    conclude((), ()).write(run.verdict)
     return run
 
 
@@ -144,3 +147,44 @@ def test_what_is_no_run_is_refused(run: RunDir, tmp_path: Path, capsys: pytest.C
     (run.journal / "router.jsonl").write_text("nonsense\n")
     assert run_command(app, [*command, str(run.path)]) == 3
     assert "router.jsonl: 1 malformed line(s)" in capsys.readouterr().err
+
+
+def refusal(run: RunDir, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run_command(app, ["--import", str(run.path), "--out", str(run.path / "x.parquet")]) == 3
+    return capsys.readouterr().err
+
+
+def test_a_run_that_is_not_trusted_is_refused(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """With every reason; one that was never judged, too."""
+    conclude((), ("the link was slow", "it was \x1b late")).write(run.verdict)
+    assert refusal(run, capsys) == (
+        f"{run.path}: its verdict is UNKNOWN: the link was slow\n"
+        f"{run.path}: its verdict is UNKNOWN: it was ? late\n"
+    )
+    run.verdict.unlink()
+    assert "has no verdict\n    next: python -m testbed.report" in refusal(run, capsys)
+
+
+def test_a_damaged_run_is_refused(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request that nobody planned, a model that nobody knows, a pipe that would be waited for."""
+    whole = run.plan.read_bytes()
+    run.plan.write_bytes(whole.replace(b'"tiny_hybrid"', b'"gone\\u001b"'))
+    assert "a run of model 'gone\\x1b'\n    allowed: " in refusal(run, capsys)
+    run.plan.write_bytes(whole)
+    noted(run, "decode-1", decode(99, 1, 20000, 20100))
+    assert "requests that the plan does not have were decoded: [99]" in refusal(run, capsys)
+    os.mkfifo(run.journal / "pipe.jsonl")
+    assert "journal/pipe.jsonl is not a regular file" in refusal(run, capsys)
+    run.plan.unlink()
+    os.mkfifo(run.plan)
+    assert "has no plan of a run" in refusal(run, capsys)
+
+
+def test_no_colours_where_the_environment_wants_none(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal, too."""
+    monkeypatch.setenv("CI", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run_command(app, ["--import", str(run.path), "--out", str(tmp_path / "x.parquet")]) == 0
+    assert "\x1b" not in capsys.readouterr().out

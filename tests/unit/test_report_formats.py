@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from testbed.report import picture
-from testbed.report.__main__ import main
+from testbed.report.__main__ import main, rebuild
 from testbed.rundir import RunDir
 from tests.unit.synthetic_plan import expectation, make_plan, with_expectations
 from tests.unit.synthetic_run import write_run
@@ -123,6 +123,15 @@ def test_the_picture_is_drawn_from_verdict_and_main_charts(
     assert HOSTILE in texts
     assert len([one for one in texts if one.startswith(picture.MAIN_CHARTS)]) == len(picture.MAIN_CHARTS)
     assert "var(" not in drawn[0]
+
+
+def test_the_picture_has_no_characters_that_xml_lacks(run: RunDir) -> None:
+    """An event's name may have any; the drawing can be read."""
+    rebuilt = rebuild(run)
+    plan = msgspec.structs.replace(rebuilt.plan, question="is \x1b[1m\ud800\uffff it?")
+    drawn = picture.draw(plan, rebuilt.tables, rebuilt.verdict, [])
+    assert "is ?[1m?? it?" in drawn
+    ET.fromstring(drawn.encode())
 
 
 def test_the_picture_is_a_png(run: RunDir, tmp_path: Path) -> None:

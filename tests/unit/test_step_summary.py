@@ -24,11 +24,31 @@ FAILED = Result(
 
 @given(st.text())
 def test_a_cell_stays_in_its_row(text: str) -> None:
-    """Whatever stands in it: one line, no bar that is not escaped, no tag but that for a new line."""
+    """Whatever stands in it: one line, no bar that is not escaped, no tag but a new line's, and a comment."""
     line = markdown.table(("x",), [(text,)]).split("\n")[2]
     inner = line.removeprefix("| ").removesuffix(" |").replace("\\\\", "").replace("\\|", "")
     assert "|" not in inner
-    assert "<" not in inner.replace("<br>", "")
+    assert "<" not in inner.replace("<br>", "").replace("<!-- -->", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("# PASS", "\\#<!-- --> PASS"),
+        ("~~not~~ $x$ @user", "\\~\\~not\\~\\~ \\$x\\$ @<!-- -->user"),
+        ("see #1", "see \\#<!-- -->1"),
+        ("- item", "\\- item"),
+        ("===", "\\==="),
+        ("---", "\\---"),
+        ("12. May", "12\\. May"),
+        ("-1.5 s", "-1.5 s"),
+        ("1.25 s", "1.25 s"),
+        ("\x1b[31mred\x9b\ud800\x07", "?\\[31mred???"),
+    ],
+)
+def test_text_is_no_markup(text: str, written: str) -> None:
+    """Neither a heading, a list or a rule, nor a name that is told, nor what a terminal obeys."""
+    assert markdown.escaped(text) == written
 
 
 def test_a_run_has_a_row_for_each_expectation(tmp_path: Path) -> None:

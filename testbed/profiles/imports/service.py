@@ -18,11 +18,14 @@ import msgspec
 from agents.kv_layouts import MODELS
 from testbed import journal_lines as lines
 from testbed.errors import Problem, ScenarioError
+from testbed.lettering import shown
 from testbed.plan import Plan
+from testbed.profiles.cells import printable
 from testbed.profiles.table import Row, timed
 from testbed.record_rows import SortedJournal
 from testbed.rundir import RunDir
 from testbed.units import NS_PER_S
+from testbed.verdict import Verdict
 
 ALLOWED = "the directory of a run with compute: real"
 
@@ -36,16 +39,22 @@ def rows(directory: Path) -> list[Row]:
     """Medians and quartiles of a run: of prompts without cached prefix by length, and of decoding alone.
 
     Raises:
-        ScenarioError: it is no run with real kernels, or has faults, which may have slowed its instances.
+        ScenarioError: it is no run with real kernels, cannot be trusted, or has faults, which may have slowed
+            its instances.
     """
     plan = _plan(directory)
     if plan.faults:
         raise ScenarioError(Problem(str(directory), "a run with faults", "one without"))
+    _check_verdict(directory)
     content = lines.read(RunDir(directory).journal)
     if content.problems:
         raise ScenarioError(*(Problem(f"{directory}: {one}", "cannot be read") for one in content.problems))
     journal = SortedJournal(content)
     prompts = {request.id: request.input_tokens for request in plan.requests}
+    unplanned = sorted({one.id for one in journal.of(lines.Decode)} - prompts.keys())
+    if unplanned:
+        said = f"requests that the plan does not have were decoded: {unplanned[:5]}"
+        raise ScenarioError(Problem(str(directory), said))
     whole = [one for one in journal.of(lines.Prefill) if one.tokens == prompts.get(one.id)]
     produced: dict[tuple[int, int], list[int]] = defaultdict(list)
     for one in journal.of(lines.Produced):
@@ -78,7 +87,23 @@ def _plan(directory: Path) -> Plan:
         raise ScenarioError(Problem(str(directory), "has no plan of a run", ALLOWED)) from None
     if plan.compute != "real":
         raise ScenarioError(Problem(str(directory), f"a run with compute: {plan.compute}", ALLOWED))
+    if plan.model not in MODELS:
+        problem = Problem(str(directory), f"a run of model '{printable(plan.model)}'", ", ".join(MODELS))
+        raise ScenarioError(problem)
     return plan
+
+
+def _check_verdict(directory: Path) -> None:
+    next_step = f"python -m testbed.report {directory} judges it"
+    try:
+        verdict = Verdict.read(RunDir(directory).verdict)
+    except (OSError, msgspec.DecodeError):
+        raise ScenarioError(Problem(str(directory), "has no verdict", next_step=next_step)) from None
+    if verdict.status == "UNKNOWN":
+        why = verdict.trust or (verdict.note,)
+        raise ScenarioError(
+            *(Problem(str(directory), f"its verdict is UNKNOWN: {shown(one)}") for one in why)
+        )
 
 
 def _decode(journal: SortedJournal, prompts: Mapping[int, int]) -> list[Row]:
