@@ -99,7 +99,8 @@ class Follower:
     def now(self) -> dict[str, Any]:
         """Where the run is: stage, virtual time, virtual seconds per second (None: not known)."""
         (first_s, from_s), (last_s, to_s) = self._seen[0], self._seen[-1]
-        speed = (to_s - from_s) / (last_s - first_s) if last_s - first_s >= 1 else None
+        moving = to_s > 0 and last_s - first_s >= 1  # a guest that boots has no speed
+        speed = (to_s - from_s) / (last_s - first_s) if moving else None
         return {
             "stage": self._stage,
             "virtual_s": round(self.frames.newest_s, 3),

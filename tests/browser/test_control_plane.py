@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from testbed import carriers
 from testbed.kernel.uml import Uml
+from testbed.rundir import RunDir
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make browser")
 
@@ -76,6 +78,10 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     server = Served(tmp_path_factory.mktemp("served"))
     yield server
+    for directory in server.runs.glob("*/"):  # of a test that failed in the middle
+        carrier = carriers.of_run(RunDir(directory))
+        if carrier is not None:
+            carrier.send(signal.SIGINT)
     assert server.end(signal.SIGINT) == 0
 
 
