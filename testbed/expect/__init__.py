@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from testbed import answers, broken_policy, endings, ledger
 from testbed.expect import events, shares, windows
 from testbed.expect.reasons import trust
@@ -57,6 +59,8 @@ def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
     `trust` holds the reasons not to trust the run, if any.
     """
     results = [judge_one(expectation, tables) for expectation in plan.expectations]
+    if trust and "end" not in set(tables["events"]["kind"]):
+        results = [_cut_short(result) for result in results]
     checks = (
         broken_policy.judge(tables),
         ledger.judge(plan, tables),
@@ -64,6 +68,14 @@ def judge(plan: Plan, tables: Tables, trust: Sequence[str]) -> Verdict:
         endings.judge(plan, tables),
     )
     return conclude((*results, *(check for check in checks if check)), tuple(trust))
+
+
+def _cut_short(result: Result) -> Result:
+    """What a run did not do before it was cut short, it might have done."""
+    if result.status != "FAIL":
+        return result
+    sentence = f"{result.sentence}; but the run was cut short"
+    return msgspec.structs.replace(result, status="UNKNOWN", sentence=sentence)
 
 
 def judge_one(expectation: Expectation, tables: Tables) -> Result:

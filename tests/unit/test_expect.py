@@ -301,6 +301,19 @@ def test_a_killed_run_is_not_trusted(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_run_cut_short_did_not_do_is_unknown() -> None:
+    """It might have done it; what it did stands."""
+    never = expectation("bound", "ttft_s.mean", high=1.0)
+    asked = table("requests", [{"arrival_s": 1.0, "ttft_s": 2.0}])
+    whole = {**tables(EMPTY["decisions"]), "requests": asked}
+    cut = {**whole, "events": whole["events"].filter(pl.col("kind") != "end")}
+    plan = with_expectations(PLAN, never)
+    assert expect.judge(plan, whole, []).results[0].status == "FAIL"
+    (result, *_) = expect.judge(plan, cut, ["the run did not end by itself"]).results
+    assert result.status == "UNKNOWN"
+    assert result.sentence.endswith("; but the run was cut short")
+
+
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [
