@@ -22,6 +22,7 @@ from testbed import clean, sysctl
 from testbed.command import run_command
 from testbed.kernel import enclosed, groups, scratch
 from testbed.kernel.uml import Uml
+from testbed.kernel.vm import Vm
 from testbed.rundir import RunDir
 from tests.e2e.commands import SCENARIOS, start, survivors, until
 
@@ -93,19 +94,31 @@ def until_same(before: dict[str, Any], place: Path) -> None:
 @pytest.mark.skipif(bool(Uml().probe("virtual")), reason="no UML kernel: make setup")
 def test_a_guest_leaves_nothing(tmp_path: Path) -> None:
     """No process, mount, namespace, group or temporary file stays of runs in UML, however they are killed."""
+    killed(tmp_path, SCENARIOS / "small.yaml", "small-5")
+
+
+@pytest.mark.skipif("KILLS" not in os.environ, reason="minutes where the processor is emulated: make killed")
+@pytest.mark.skipif(bool(Vm().probe("real")), reason="no VM: make vm builds it")
+def test_a_vm_leaves_nothing(tmp_path: Path) -> None:
+    """The same of runs in the VM, from before QEMU starts until agents do."""
+    killed(tmp_path, PROJECT / "scenarios/smoke.yaml", "smoke-3", "--kernel", "vm", stretch=8)
+
+
+def killed(tmp_path: Path, scenario: Path, name: str, *options: str, stretch: float = 1.0) -> None:
+    """Runs killed at random moments; nothing stays but a run directory called `name`."""
     before = machine()
     for number, (after_s, how) in enumerate(moments()):
         place = tmp_path / str(number)
         place.mkdir()
-        with start("testbed.run", SCENARIOS / "small.yaml", "--out", place, temporary=place) as process:
+        with start("testbed.run", scenario, *options, "--out", place, temporary=place) as process:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(after_s)
+                process.wait(after_s * stretch)
             process.send_signal(how)
             output, _ = process.communicate(timeout=PATIENCE_S)
         assert "Traceback" not in output or "testbed/" not in output, (after_s, how, output)
         until_same(before, place)
         left = {path.name for path in place.iterdir()}
-        assert left <= {"latest", "small-5"}, (after_s, how, left)
+        assert left <= {"latest", name}, (after_s, how, left)
     assert [one.what for one in clean.left() if str(tmp_path) in one.what] == []
 
 
