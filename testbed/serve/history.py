@@ -6,6 +6,7 @@ with them a little at a time: what has not changed is not read again.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -42,6 +43,9 @@ COLUMNS: Final = (
     "scenario_sha256, clock, kernel"
 )
 SEARCHED: Final = ("name", "directory", "question", "note", "digest", "seed")
+
+
+log = logging.getLogger(__name__)
 
 
 class Page(NamedTuple):
@@ -87,7 +91,7 @@ class History:
                 row, judged_ns = known.get(directory), self._judged_ns(directory)
                 if row is not None and judged_ns and row["judged_ns"] == judged_ns:
                     continue
-                summary = summarize(self.runs / directory)
+                summary = self._summary(directory)
                 if summary is None or (row is not None and not judged_ns and row["state"] == summary.state):
                     continue
                 changed.append((summary, judged_ns))
@@ -101,7 +105,7 @@ class History:
     def put(self, directory: str) -> None:
         """Take in one run now."""
         with self._writing:
-            summary = summarize(self.runs / directory)
+            summary = self._summary(directory)
             if summary is not None:
                 self._put([(summary, self._judged_ns(directory))])
 
@@ -200,6 +204,14 @@ class History:
             for entry in entries:
                 if contained.NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     yield entry.name
+
+    def _summary(self, directory: str) -> Summary | None:
+        """None of a run that cannot be read, for whatever reason: others are not to suffer from it."""
+        try:
+            return summarize(self.runs / directory)
+        except Exception:
+            log.exception("%s cannot be read", directory)
+            return None
 
     def _judged_ns(self, directory: str) -> int:
         """When the verdict was written; 0 when there is none."""

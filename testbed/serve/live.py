@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from testbed.runs import verdict_in
 from testbed.serve.follower import Follower
 from testbed.serve.frames import Frames
+from testbed.serve.summaries import read
+from testbed.verdict import Verdict
 
 TICK_S: Final = 0.25
 LEAST_OFTEN_S: Final = 1.0
@@ -69,7 +70,7 @@ class Watched:
 
     def end(self) -> bytes:
         """The event that is the last one of a run."""
-        judged = verdict_in(self.follower.run.path)
+        judged = read(self.follower.run.verdict, Verdict)
         return _event("end", {"state": judged.status if judged else "UNKNOWN"})
 
 

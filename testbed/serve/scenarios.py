@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +26,8 @@ from testbed.testing.recognize import is_scenario
 DRAFTS: Final = "drafts"
 MOST_DRAFTS: Final = 10_000
 COPIED_BYTES: Final = 1 << 20
+ODD: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""In a file's name: no path of the API can have it."""
 UNNAMED: Final = "text.yaml"
 """What a text is called that replaces no file."""
 
@@ -134,11 +138,19 @@ def line_of(problem: Problem, shown: str) -> int | None:
 
 def _yaml_files(root: Path) -> Iterator[Path]:
     for directory, below, files in os.walk(root):
-        below[:] = sorted(name for name in below if not name.startswith("."))
+        below[:] = sorted(name for name in below if not name.startswith(".") and not ODD.search(name))
         for name in sorted(files):
             path = Path(directory) / name
-            if name.endswith((".yaml", ".yml")) and not path.is_symlink():
+            if name.endswith((".yaml", ".yml")) and not ODD.search(name) and _is_plain(path):
                 yield path
+
+
+def _is_plain(path: Path) -> bool:
+    """A file itself: no link, and no pipe, which would be waited for."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _read(path: Path, name: str) -> Scenario:
