@@ -14,13 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from testbed.errors import Problem, ScenarioError, TestbedError
-from testbed.plan import Plan
-from testbed.resolve import resolve
-from testbed.resolve.lint import lint
-from testbed.scenario.load import Loaded, validate
-from testbed.scenario.overrides import apply_overrides
-from testbed.scenario.source import MAX_FILE_BYTES, parse_source, read_source
+from testbed.errors import Problem, ScenarioError
+from testbed.scenario.source import MAX_FILE_BYTES, read_source
+from testbed.serve.looking import Question
 from testbed.testing.recognize import is_scenario
 
 DRAFTS: Final = "drafts"
@@ -52,7 +48,6 @@ class Scenarios:
         self._drafts = runs / DRAFTS
         self._known: dict[str, tuple[int, int, Scenario]] = {}
         self._lock = threading.Lock()
-        self._checking = threading.Lock()
 
     def known(self) -> list[Scenario]:
         """All of them, in order of their paths; links are not followed."""
@@ -75,22 +70,19 @@ class Scenarios:
         """The file with this name; None for whatever is not in the list."""
         return self.root / path if any(one.path == path for one in self.known()) else None
 
-    def check(
+    def question(
         self, text: str, path: Path | None, *, seed: int | None, scale: float | None, overrides: list[str]
-    ) -> tuple[Plan | None, list[str], tuple[Problem, ...]]:
-        """What a text would run, its warnings, and its problems; `path` is the file that it replaces.
-
-        One at a time: a scenario may be large, and policies are tried in processes of their own.
-        """
+    ) -> Question:
+        """What to ask of a text; `path` is the file that it replaces."""
         place = path or self.root / UNNAMED
-        shown = place.relative_to(self.root).as_posix()
-        with self._checking:
-            try:
-                loaded = validate(apply_overrides(parse_source(shown, text.encode()), overrides))
-                plan = resolve(loaded, seed=seed, scale=scale, base_dir=place.parent, traces=_traces())
-                return plan, _warnings(loaded, plan), ()
-            except TestbedError as error:
-                return None, [], error.problems
+        return Question(
+            text=text.encode("utf-8", "surrogatepass"),
+            shown=place.relative_to(self.root).as_posix(),
+            directory=str(place.parent),
+            seed=seed,
+            scale=scale,
+            overrides=overrides,
+        )
 
     def draft(self, text: str, path: Path | None) -> Path:
         """Write a text where it can be run from, beside what the file that it replaces stands beside.
@@ -167,12 +159,3 @@ def _read(path: Path, name: str) -> Scenario:
         control=values.get("control") is True,
         sha256=digest,
     )
-
-
-def _warnings(loaded: Loaded, plan: Plan) -> list[str]:
-    return [str(warning) for warning in lint(loaded, plan, kernel=None, clock="virtual")]
-
-
-def _traces() -> Path | None:
-    named = os.environ.get("TESTBED_TRACES")
-    return Path(named) if named else None
