@@ -12,6 +12,7 @@ export async function editor([path], _, left) {
   const gutter = h("div", { class: "gutter", "aria-hidden": "true" });
   const area = h("textarea", { spellcheck: "false", wrap: "off", "aria-label": `Text of ${path}`, "aria-describedby": "found" });
   area.value = text;
+  const unchanged = area.value; // its lines end as those of what is typed, whatever the file has
   const found = h("div", { id: "found" });
   const seed = h("input", { type: "number", min: 0, placeholder: "the file's", size: 8 });
   const scale = h("input", { type: "number", min: 0.0001, max: 1, step: "any", placeholder: "the file's", size: 8 });
@@ -19,8 +20,8 @@ export async function editor([path], _, left) {
 
   const body = () => ({
     scenario: path,
-    text: area.value === text ? null : area.value,
-    seed: seed.value === "" ? null : Number(seed.value),
+    text: area.value === unchanged ? null : area.value,
+    seed: seed.value === "" ? null : seed.value, // as text: numbers here are exact up to 2^53 only
     scale: scale.value === "" ? null : Number(scale.value),
   });
   const number_lines = () => {
