@@ -92,7 +92,7 @@ def _check(host: str, port: int, scenarios: Path, token: str) -> None:
         problems.append(
             Problem(TOKEN_VARIABLE, found, f"{LEAST_TOKEN} or more, such as `openssl rand -hex 16`")
         )
-    if not token.isascii() or not token.isprintable() or " " in token:
+    if not token.isascii() or not token.isprintable() or token != token.strip():
         found = "has characters that no header can bring"
         problems.append(Problem(TOKEN_VARIABLE, found, "letters, digits and signs of ASCII"))
     if problems:

@@ -101,7 +101,7 @@ def stop_run(run: RunName, parts: Given) -> Told:
 async def watch_run(run: RunName, parts: Given) -> StreamingResponse:
     """Server-sent events: `whole`, then `changes` as they come, and `end`."""
     parts.directory(run)
-    _refuse_too_many(parts.live.full(run))
+    _refuse_too_many(parts.live.full(run) or parts.live.crowded)
     return StreamingResponse(parts.live.events(run), media_type="text/event-stream")
 
 

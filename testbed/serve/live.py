@@ -22,6 +22,8 @@ from testbed.verdict import Verdict
 TICK_S: Final = 0.25
 LEAST_OFTEN_S: Final = 1.0
 MOST_RUNS: Final = 32
+MOST_WATCHERS: Final = 500
+"""Each keeps a connection open, and 1024 files are what a process usually may have."""
 BEHIND: Final = 16
 """Events that wait for a watcher at most."""
 KEPT_S: Final = 60.0
@@ -90,6 +92,11 @@ class Live:
     def full(self, run: str) -> bool:
         """Whether no further run can be followed."""
         return run not in self._watched and len(self._watched) >= MOST_RUNS
+
+    @property
+    def crowded(self) -> bool:
+        """Whether nobody more can watch."""
+        return self.watchers >= MOST_WATCHERS
 
     def keep(self, runs: Iterable[str]) -> None:
         """Follow these runs for a while, if there is room, whether anybody watches them or not."""

@@ -91,11 +91,13 @@ class Scenarios:
         directories are linked. No scenario is ever written. Raises ScenarioError when it cannot be written.
         """
         original = path or self.root / UNNAMED
+        directory = None
         try:
             for number in range(1, MOST_DRAFTS):
-                directory = self._drafts / f"{original.stem}-{number}"
                 with suppress(FileExistsError):
-                    directory.mkdir(parents=True)
+                    wanted = self._drafts / f"{original.stem}-{number}"
+                    wanted.mkdir(parents=True)
+                    directory = wanted
                     break
             else:
                 raise ScenarioError(Problem(str(self._drafts), "is full", next_step="remove old drafts"))
@@ -109,6 +111,8 @@ class Scenarios:
             draft = directory / original.name
             draft.write_text(text, encoding="utf-8")
         except OSError as error:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
             raise ScenarioError(Problem(str(self._drafts), f"cannot be written: {error}")) from None
         return draft
 

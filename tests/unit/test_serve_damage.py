@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 
 from testbed import tables
+from testbed.errors import ScenarioError
 from testbed.rundir import RunDir
 from testbed.serve import application, curves, exposition
 from testbed.serve.parts import Parts
@@ -170,3 +172,29 @@ def test_odd_values_are_problems_with_their_line(served: tuple[httpx.Client, Par
     client, _ = served
     found = client.post("/api/v1/check", json={"text": f"# first\n{line}\n"}).json()
     assert 2 in [problem["line"] for problem in found["problems"]]
+
+
+def test_a_draft_that_cannot_be_written_leaves_nothing(
+    served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may be full in the midst of it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    _, parts = served
+    (parts.scenarios.root / "beside.py").write_text("# a scheduler")
+    monkeypatch.setattr("testbed.serve.scenarios.shutil.copy2", full)
+    with pytest.raises(ScenarioError, match="No space left"):
+        parts.scenarios.draft("name: x", None)
+    assert list((parts.runs / "drafts").iterdir()) == []
+
+
+def test_only_so_many_watch_at_once(
+    served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is told so, rather than that the server has no file left for anybody."""
+    client, parts = served
+    write_small(parts.runs, "quiet", 1)
+    monkeypatch.setattr("testbed.serve.live.MOST_WATCHERS", 0)
+    assert client.get("/api/v1/runs/quiet-1/events").status_code == 503

@@ -6,6 +6,7 @@ import { number } from "./numbers.js";
 import { starter } from "./start.js";
 
 const LINE_PX = 20, PAUSE_MS = 500;
+const numbers = (from, to) => Array.from({ length: to - from }, (_unused, index) => from + index).join("\n");
 
 export async function editor([path], _, left) {
   const { text } = await get(`scenarios/${path.split("/").map(encodeURIComponent).join("/")}`);
@@ -26,8 +27,15 @@ export async function editor([path], _, left) {
   });
   const number_lines = () => {
     lines = area.value.split("\n").length;
-    gutter.replaceChildren(...Array.from({ length: lines }, (_unused, index) =>
-      h("div", { class: bad.has(index + 1) ? "bad" : null }, String(index + 1))), h("div", {}, " "), h("div", {}, " "));
+    // Lines between problems are one element: a hundred thousand of these take a browser minutes.
+    const rows = [];
+    let from = 1;
+    for (const line of [...bad].filter((one) => one <= lines).sort((a, b) => a - b)) {
+      if (line > from) rows.push(h("div", {}, numbers(from, line)));
+      rows.push(h("div", { class: "bad" }, String(line)));
+      from = line + 1;
+    }
+    gutter.replaceChildren(...rows, h("div", {}, `${numbers(from, lines + 1)}\n \n `));
     gutter.scrollTop = area.scrollTop;
   };
   const go = (line) => {
