@@ -52,8 +52,9 @@ def serve(
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """Send watchers away first: the server waits for everybody to leave."""
+            """Send watchers, and who waits for a check, away first: the server waits for all to leave."""
             parts.live.closing = True
+            parts.checks.end()
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(

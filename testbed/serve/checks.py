@@ -41,6 +41,11 @@ class Checks:
     def __init__(self) -> None:
         self._running: dict[asyncio.Task[Found], None] = {}
 
+    def end(self) -> None:
+        """End all of them, as the server ends; may be called from a signal handler."""
+        for task in list(self._running):
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
     async def check(self, asked: Question, gone: Awaitable[object]) -> Found:
         """What a text would run, or its problems.
 
@@ -59,7 +64,7 @@ class Checks:
             if work.done() and not work.cancelled():
                 return work.result()
             if work.done():
-                found = f"gave way to newer ones, as {MOST_AT_ONCE} are made at once"
+                found = f"gave way to newer ones, as {MOST_AT_ONCE} are made at once, or the server ends"
                 raise Dropped(503, found, next_step="try again")
             if left.done():
                 raise Dropped(503, "nobody waits for it any more")

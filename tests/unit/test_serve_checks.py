@@ -129,3 +129,14 @@ def test_a_check_whose_process_dies_says_so(client: httpx.Client, monkeypatch: p
     """Rather than nothing."""
     monkeypatch.setattr(checks, "COMMAND", ["false"])
     assert client.post("/api/v1/check", json={"text": TEXT}).status_code == 500
+
+
+def test_a_server_that_ends_waits_for_no_check(root: Path) -> None:
+    """Whoever asked is told, and the policy is ended."""
+    app, parts = application.make(root.parent / "runs", root)
+    with client_of(app) as client, ThreadPoolExecutor() as pool:
+        slow = pool.submit(client.post, "/api/v1/check", json=SLEEP)
+        until(lambda: len(alive(root)) == 1)
+        parts.checks.end()
+        assert slow.result().status_code == 503
+        assert alive(root) == []
