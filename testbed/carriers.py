@@ -12,18 +12,21 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from testbed.rundir import RunDir
+from testbed.rundir import RunDir, contents
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+MOST_PIDS = 2**22
+"""PID_MAX_LIMIT of the kernel (include/linux/threads.h)."""
 
 
 class Carrier(msgspec.Struct, frozen=True, kw_only=True):
     """A process, and since when it carries out the run (seconds since 1970)."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1, le=MOST_PIDS)]
     started_ticks: int
     boot: str
     since_s: float
@@ -77,8 +80,8 @@ def note(run: RunDir) -> None:
 
 def of_run(run: RunDir) -> Carrier | None:
     """The process that was noted; None where there is no note, or none that can be read."""
-    with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(run.carrier.read_bytes(), type=Carrier)
+    with suppress(OSError, msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(contents(run.carrier), type=Carrier)
     return None
 
 

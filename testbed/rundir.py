@@ -21,6 +21,8 @@ runs/<scenario>-<seed>[-n]/
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,3 +100,11 @@ class RunDir:
     @property
     def console(self) -> Path:
         return self.path / "console.log"
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a plain file; OSError of anything else: a pipe would be waited for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no plain file")
+        return file.read()

@@ -7,6 +7,7 @@ keys, bounded size, depth and number of values (an alias bomb unfolds to billion
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ Data: TypeAlias = Any
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 _TAG: Final = "tag:yaml.org,2002:"
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass
@@ -151,6 +153,8 @@ def _refuse_oddities(name: str, events: Iterator[Any]) -> None:
             trouble = ("a second YAML document", "one document in a file")
         elif tag is not None:
             trouble = (f"the tag {tag} is not allowed", "values without tags")
+        elif isinstance(event, ScalarEvent) and _SURROGATE.search(event.value):
+            trouble = ("half of a surrogate pair is no character", "the character itself, in UTF-8")
         elif anchor in anchors:
             trouble = (f"the anchor {anchor} stands here twice", "each anchor once")
         if trouble:
@@ -213,7 +217,9 @@ class _Reader:
                 case "bool":
                     return self._scalars.construct_yaml_bool(node)
                 case "int":
-                    return self._scalars.construct_yaml_int(node)
+                    number: int = self._scalars.construct_yaml_int(node)
+                    str(number)  # ValueError of one that is too long to be shown
+                    return number
                 case "float":
                     return self._scalars.construct_yaml_float(node)
                 case _:

@@ -52,8 +52,9 @@ def serve(
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """Send watchers away first: the server waits for everybody to leave."""
+            """Send watchers, and who waits for a check, away first: the server waits for all to leave."""
             parts.live.closing = True
+            parts.checks.end()
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
@@ -92,6 +93,9 @@ def _check(host: str, port: int, scenarios: Path, token: str) -> None:
         problems.append(
             Problem(TOKEN_VARIABLE, found, f"{LEAST_TOKEN} or more, such as `openssl rand -hex 16`")
         )
+    if not token.isascii() or not token.isprintable() or token != token.strip():
+        found = "has characters that no header can bring"
+        problems.append(Problem(TOKEN_VARIABLE, found, "letters, digits and signs of ASCII"))
     if problems:
         raise ScenarioError(*problems)
 

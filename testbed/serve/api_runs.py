@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse, StreamingResponse
 
 from testbed.errors import Problem, TestbedError
-from testbed.runs import verdict_in
+from testbed.rundir import RunDir
 from testbed.serve import contained, curves
 from testbed.serve.parts import Failed, Given, errors, errors_as_json
 from testbed.serve.shapes import (
@@ -29,6 +29,8 @@ from testbed.serve.shapes import (
     Trend,
     TrendMetric,
 )
+from testbed.serve.summaries import read
+from testbed.verdict import Verdict
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])
 MOST_ROWS = 200
@@ -69,7 +71,7 @@ def get_run(run: RunName, parts: Given) -> RunDetail:
         row = parts.history.get(run)
     if row is None:
         raise Failed(404, Problem(f"run {run}", "holds no plan that can be read"))
-    verdict = verdict_in(directory)
+    verdict = read(RunDir(directory).verdict, Verdict)
     return RunDetail(
         run=RunOut.model_validate(row),
         trust=[] if verdict is None else list(verdict.trust),
@@ -99,7 +101,7 @@ def stop_run(run: RunName, parts: Given) -> Told:
 async def watch_run(run: RunName, parts: Given) -> StreamingResponse:
     """Server-sent events: `whole`, then `changes` as they come, and `end`."""
     parts.directory(run)
-    _refuse_too_many(parts.live.full(run))
+    _refuse_too_many(parts.live.full(run) or parts.live.crowded)
     return StreamingResponse(parts.live.events(run), media_type="text/event-stream")
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from testbed.errors import Problem, ScenarioError
-from testbed.plan import Plan
 from testbed.serve import scenarios
+from testbed.serve.checks import Dropped
+from testbed.serve.looking import Brief, Found, Question
 from testbed.serve.parts import Failed, Given, Parts, errors, shown
 from testbed.serve.shapes import (
     Asked,
@@ -57,35 +59,39 @@ def get_scenario(path: str, parts: Given) -> ScenarioText:
     return ScenarioText(path=path, text=_text(_file(parts, path)))
 
 
-@router.post("/check", responses=errors(404, 415))
-def check(asked: Asked, parts: Given) -> Checked:
-    """What a scenario would run, or all that is wrong with it. Nothing is run or written."""
-    plan, warnings, problems, lines = _look(asked, parts)
+@router.post("/check", responses=errors(404, 415, 503))
+async def check(request: Request, asked: Asked, parts: Given) -> Checked:
+    """What a scenario would run, or all that is wrong with it. Nothing is run but its policy, on trial."""
+    found, lines = await _look(request, asked, parts)
     return Checked(
-        problems=[shown(problem, line) for problem, line in zip(problems, lines, strict=True)],
-        warnings=warnings,
-        plan=None if plan is None else _brief(plan),
+        problems=[shown(problem, line) for problem, line in zip(found.problems, lines, strict=True)],
+        warnings=found.warnings,
+        plan=None if found.plan is None else _brief(found.plan),
     )
 
 
-@router.post("/runs", status_code=202, tags=["runs"], responses=errors(404, 409, 415))
-def start_run(asked: Asked, parts: Given, response: Response) -> Started:
+@router.post("/runs", status_code=202, tags=["runs"], responses=errors(404, 409, 415, 503))
+async def start_run(request: Request, asked: Asked, parts: Given, response: Response) -> Started:
     """Start a run of a scenario, or of a text, which is kept among the drafts: no scenario is overwritten."""
-    plan, _, problems, lines = _look(asked, parts)
-    if plan is None:
-        raise Failed(422, *problems, lines=lines)
+    found, lines = await _look(request, asked, parts)
+    if found.plan is None:
+        raise Failed(422, *found.problems, lines=lines)
+    number = await asyncio.to_thread(_start, asked, parts)
+    response.headers["location"] = f"/api/v1/starts/{number}"
+    return Started(start=number)
+
+
+def _start(asked: Asked, parts: Parts) -> int:
     path = None if asked.scenario is None else _file(parts, asked.scenario)
     options = [f"--set={one}" for one in asked.overrides]
     options += [] if asked.seed is None else [f"--seed={asked.seed}"]
-    options += [] if asked.scale is None else [f"--scale={asked.scale:g}"]
+    options += [] if asked.scale is None else [f"--scale={asked.scale!r}"]
     try:
         file = path if asked.text is None else parts.scenarios.draft(asked.text, path)
         assert file is not None, "an empty question was refused"
-        number = parts.processes.start(file, options)
+        return parts.processes.start(file, options)
     except ScenarioError as error:
         raise Failed(409, *error.problems) from None
-    response.headers["location"] = f"/api/v1/starts/{number}"
-    return Started(start=number)
 
 
 @router.get("/starts/{start}", tags=["runs"], responses=errors(404))
@@ -99,8 +105,19 @@ def get_start(start: Annotated[int, Field(ge=1, lt=START_NUMBERS)], parts: Given
     return StartOut(start=start, run=found.run, exit_code=found.exit_code, said=found.said())
 
 
-def _look(asked: Asked, parts: Parts) -> tuple[Plan | None, list[str], tuple[Problem, ...], list[int | None]]:
-    """The plan and warnings, or problems and their lines."""
+async def _look(request: Request, asked: Asked, parts: Parts) -> tuple[Found, list[int | None]]:
+    """What was found, and the lines of its problems."""
+    question = await asyncio.to_thread(_question, asked, parts)
+    try:
+        # The body has been read: what comes next is that the client leaves.
+        found = await parts.checks.check(question, request.receive())
+    except Dropped as dropped:
+        raise Failed(dropped.status, dropped.problem) from None
+    name = asked.scenario or scenarios.UNNAMED
+    return found, [scenarios.line_of(problem, name) for problem in found.problems]
+
+
+def _question(asked: Asked, parts: Parts) -> Question:
     if asked.scenario is None and asked.text is None:
         raise Failed(422, Problem("body", "names no scenario", "scenario, text, or both"))
     path = None if asked.scenario is None else _file(parts, asked.scenario)
@@ -108,22 +125,18 @@ def _look(asked: Asked, parts: Parts) -> tuple[Plan | None, list[str], tuple[Pro
     if text is None:
         assert path is not None, "one of the two is there"
         text = _text(path)
-    plan, warnings, problems = parts.scenarios.check(
-        text, path, seed=asked.seed, scale=asked.scale, overrides=asked.overrides
-    )
-    name = asked.scenario or scenarios.UNNAMED
-    return plan, warnings, problems, [scenarios.line_of(problem, name) for problem in problems]
+    return parts.scenarios.question(text, path, seed=asked.seed, scale=asked.scale, overrides=asked.overrides)
 
 
-def _brief(plan: Plan) -> PlanOut:
+def _brief(plan: Brief) -> PlanOut:
     return PlanOut(
         name=plan.name,
         question=plan.question,
         seed=plan.seed,
         scale=plan.scale,
         duration_s=plan.duration_ns / NS_PER_S,
-        requests=len(plan.requests),
-        expectations=[one.name for one in plan.expectations],
+        requests=plan.requests,
+        expectations=plan.expectations,
     )
 
 

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from testbed.errors import Problem
 from testbed.serve import api_runs, api_scenarios
+from testbed.serve.checks import Checks
 from testbed.serve.exposition import Exposition
 from testbed.serve.guard import COOKIE, Guard, same, session
 from testbed.serve.history import History
@@ -55,6 +56,7 @@ def make(
         runs=runs,
         token=token,
         scenarios=Scenarios(scenarios, runs),
+        checks=Checks(),
         history=history,
         indexer=Indexer(history),
         live=Live(runs),

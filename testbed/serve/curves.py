@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,20 +10,34 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from polars.exceptions import PanicException
 
 from testbed.compare import comparison, overlay, sides
 from testbed.compare.tolerances import Tolerances
-from testbed.errors import Problem, RunError
+from testbed.errors import Problem, RunError, TestbedError
 from testbed.report.__main__ import read_plan
 from testbed.report.svg import Curve, TimeAxis
 from testbed.rundir import RunDir
 from testbed.verdict import Verdict
 
 GRID_STEPS: Final = 400
+log = logging.getLogger(__name__)
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
     """All that is shown of a comparison; raises ScenarioError or RunError where one cannot be made."""
+    try:
+        return _compare(first, second)
+    except TestbedError:
+        raise
+    except (Exception, PanicException):  # a record may be damaged in ways that nobody has thought of
+        log.exception("%s and %s cannot be compared", first, second)
+        again = "python -m testbed.report DIRECTORY makes a record from the journal"
+        found = "cannot be compared, as the record of one is damaged; the server's log says how"
+        raise RunError(Problem(f"{first.name}, {second.name}", found, "", again)) from None
+
+
+def _compare(first: Path, second: Path) -> dict[str, Any]:
     runs = [_run(first), _run(second)]
     paired = runs[0].plan.seed == runs[1].plan.seed
     both = sides.Sides((runs[0],), (runs[1],), paired=paired, left_out=())

@@ -6,6 +6,7 @@ taking a run for a service. Buckets are those of vLLM's histograms, times are se
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from testbed.rundir import RunDir
 from testbed.serve.parts import Parts
+from testbed.serve.summaries import read
 
 MOST_RUNS: Final = 20
 RUN: Final = ["scenario", "run", "model_name"]
@@ -47,6 +49,7 @@ COUNTERS: Final = (
 )
 REASONS: Final = {"completed": "length"}
 """What vLLM calls it when a request ends: an answer here has the length that was asked for; else `abort`."""
+log = logging.getLogger(__name__)
 
 
 class Summed(msgspec.Struct, frozen=True):
@@ -163,10 +166,8 @@ class _Model(msgspec.Struct, frozen=True):
 
 
 def _model(directory: Path) -> str:
-    try:
-        return msgspec.json.decode(RunDir(directory).plan.read_bytes(), type=_Model).model
-    except (OSError, msgspec.DecodeError):
-        return ""
+    planned = read(RunDir(directory).plan, _Model)
+    return "" if planned is None else planned.model
 
 
 def _stamp(directory: Path) -> int:
@@ -183,8 +184,15 @@ def _summed(directory: Path, _stamp: int) -> Summed | None:
     try:
         path = RunDir(directory).record / "requests.parquet"
         requests = pl.read_parquet(path, columns=[*columns, "state"], glob=False)
+        return _sum(directory, requests)
     except (OSError, pl.exceptions.PolarsError):
         return None
+    except (Exception, pl.exceptions.PanicException):  # damaged in ways that nobody has thought of
+        log.exception("no metrics of %s", directory)
+        return None
+
+
+def _sum(directory: Path, requests: pl.DataFrame) -> Summed | None:
     if requests.is_empty():
         return None
     completed = requests.filter(pl.col("state") == "completed")

@@ -15,7 +15,7 @@ from testbed import carriers, journal_lines
 from testbed.journal_lines import Line
 from testbed.rundir import RunDir
 from testbed.serve.frames import SIGNALS, Frames
-from testbed.serve.summaries import Planned
+from testbed.serve.summaries import Planned, read
 
 WRITERS: Final = ("bench", "link", "tcp", "client", "router")
 """Whose files hold what is shown."""
@@ -24,6 +24,8 @@ CHUNK_BYTES: Final = 1 << 22
 SPEED_WINDOW_S: Final = 5.0
 LONGEST_S: Final = 36 * 3600.0
 """A moment beyond this is no moment of a run."""
+MOST: Final = 2**63
+"""Nothing that is counted comes to this."""
 SIGNIFICANT: Final = 5
 _DECODER = msgspec.json.Decoder(journal_lines.AnyLine)
 
@@ -36,6 +38,8 @@ class _Tail:
 
     def new_lines(self) -> list[bytes]:
         try:
+            if not self._path.is_file():
+                return []
             with self._path.open("rb") as file:
                 file.seek(self._read)
                 text = file.read(CHUNK_BYTES)
@@ -51,17 +55,12 @@ class Follower:
 
     def __init__(self, directory: Path) -> None:
         self.run = RunDir(directory)
-        self._planned = self._plan()
+        self._planned = read(self.run.plan, Planned)
         self.frames = Frames(self._planned.duration_ns / 1e9 if self._planned else 1.0)
         self._tails = {name: _Tail(self.run.journal / f"{name}.jsonl") for name in WRITERS}
         self._console = _Tail(self.run.console)
         self._stage = ""
         self._seen: deque[tuple[float, float]] = deque()
-
-    def _plan(self) -> Planned | None:
-        with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(self.run.plan.read_bytes(), type=Planned)
-        return None
 
     @property
     def over(self) -> bool:
@@ -91,9 +90,9 @@ class Follower:
         # t0 first, so that nothing has to wait for it.
         for tail in self._tails.values():
             for text in tail.new_lines():
-                with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     line: Line = _DECODER.decode(text)
-                    if 0 <= line.t_ns < LONGEST_S * 1e9:
+                    if 0 <= line.t_ns < LONGEST_S * 1e9 and _within(line):
                         yield line
 
     def now(self) -> dict[str, Any]:
@@ -128,6 +127,12 @@ class Follower:
             "marks": msgspec.to_builtins(self.frames.marks),
             "now": self.now(),
         }
+
+
+def _within(line: Line) -> bool:
+    """Whether every number of the line is one that counts of a run can be."""
+    numbers = (getattr(line, name) for name in line.__struct_fields__)
+    return all(abs(one) < MOST for one in numbers if isinstance(one, int))
 
 
 def _rounded(value: float | None) -> float | None:

@@ -6,6 +6,8 @@ with them a little at a time: what has not changed is not read again.
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import sqlite3
 import threading
@@ -44,6 +46,9 @@ COLUMNS: Final = (
 SEARCHED: Final = ("name", "directory", "question", "note", "digest", "seed")
 
 
+log = logging.getLogger(__name__)
+
+
 class Page(NamedTuple):
     """Some rows of a list, as dicts, and how many there are in all."""
 
@@ -61,12 +66,7 @@ class History:
         self._writing = threading.Lock()
         self._connections: list[sqlite3.Connection] = []
         runs.mkdir(parents=True, exist_ok=True)
-        if not self._usable():
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-            with closing(sqlite3.connect(self.path)) as database:
-                database.execute("PRAGMA journal_mode = WAL")
-                database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        self._make()
 
     def close(self) -> None:
         """Close the connections of all threads, none of which may use it any more."""
@@ -87,7 +87,7 @@ class History:
                 row, judged_ns = known.get(directory), self._judged_ns(directory)
                 if row is not None and judged_ns and row["judged_ns"] == judged_ns:
                     continue
-                summary = summarize(self.runs / directory)
+                summary = self._summary(directory)
                 if summary is None or (row is not None and not judged_ns and row["state"] == summary.state):
                     continue
                 changed.append((summary, judged_ns))
@@ -101,7 +101,7 @@ class History:
     def put(self, directory: str) -> None:
         """Take in one run now."""
         with self._writing:
-            summary = summarize(self.runs / directory)
+            summary = self._summary(directory)
             if summary is not None:
                 self._put([(summary, self._judged_ns(directory))])
 
@@ -183,6 +183,21 @@ class History:
             database.executemany("INSERT OR IGNORE INTO metrics VALUES (?, ?, ?, ?, 0)", rows)
             database.execute("UPDATE runs SET measured = 1 WHERE directory = ?", [directory])
 
+    def _make(self) -> None:
+        """Make the file anew unless it is there and usable; one server, and one thread, at a time."""
+        directory = os.open(self.runs, os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            if self._usable():
+                return
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            with closing(sqlite3.connect(self.path)) as database:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        finally:
+            os.close(directory)
+
     def _usable(self) -> bool:
         """Whether the file is one of this version."""
         if not self.path.exists():
@@ -200,6 +215,14 @@ class History:
             for entry in entries:
                 if contained.NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     yield entry.name
+
+    def _summary(self, directory: str) -> Summary | None:
+        """None of a run that cannot be read, for whatever reason: others are not to suffer from it."""
+        try:
+            return summarize(self.runs / directory)
+        except Exception:
+            log.exception("%s cannot be read", directory)
+            return None
 
     def _judged_ns(self, directory: str) -> int:
         """When the verdict was written; 0 when there is none."""
@@ -231,22 +254,46 @@ class History:
             database.executemany("DELETE FROM runs WHERE directory = ?", [(name,) for name in gone])
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's own; as a context it commits, or takes back."""
-        if not hasattr(self._local, "connection"):
+        """This thread's own; as a context it commits, or takes back. To the file that lies there now."""
+        if self._stamp() is None:
+            self._make()
+        if not hasattr(self._local, "connection") or self._local.stamp != self._stamp():
+            self._leave()
+            self._local.stamp = self._stamp()
             connection = sqlite3.connect(self.path, timeout=30.0, check_same_thread=False)
-            connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA synchronous = NORMAL")
             self._local.connection = connection
             self._connections.append(connection)
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA synchronous = NORMAL")
         found: sqlite3.Connection = self._local.connection
         return found
 
+    def _leave(self) -> None:
+        """Close this thread's connection, if there is one."""
+        if hasattr(self._local, "connection"):
+            self._connections.remove(self._local.connection)
+            self._local.connection.close()
+            del self._local.connection
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """Which file it is; None when there is none."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
     def _all(self, question: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
-        return self._connection().execute(question, values).fetchall()
+        try:
+            return self._connection().execute(question, values).fetchall()
+        except sqlite3.DatabaseError:
+            # Somebody may have damaged it, or deleted it this moment: the directories are the truth.
+            self._leave()
+            self._make()
+            return self._connection().execute(question, values).fetchall()
 
     def _one(self, question: str, values: Sequence[object]) -> sqlite3.Row:
-        found: sqlite3.Row = self._connection().execute(question, values).fetchone()
-        return found
+        return self._all(question, values)[0]
 
 
 def _where(query: str, name: str, state: str) -> tuple[str, list[object]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from typing import Final
+
+from polars.exceptions import PanicException
 
 from testbed.serve import main_metrics
 from testbed.serve.history import History
@@ -51,7 +52,7 @@ class Indexer:
                 self._history.refresh()
                 self._ready.set()
                 self._measure()
-            except (OSError, sqlite3.Error):
+            except Exception:
                 # A full disk, a runs directory that is gone: the next look may find it mended.
                 log.exception("the history could not be brought up to date")
                 self._ready.set()
@@ -62,7 +63,7 @@ class Indexer:
         while not self._asked.is_set() and (directory := self._history.unmeasured()) is not None:
             try:
                 found = main_metrics.of_run(self._history.runs / directory)
-            except Exception:  # a record may be damaged in ways that nobody has thought of
+            except (Exception, PanicException):  # a record may be damaged in ways nobody has thought of
                 log.exception("no metrics of %s", directory)
                 found = []
             self._history.put_measured(directory, found)

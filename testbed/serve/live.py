@@ -14,13 +14,16 @@ from typing import Any, Final
 
 import msgspec
 
-from testbed.runs import verdict_in
 from testbed.serve.follower import Follower
 from testbed.serve.frames import Frames
+from testbed.serve.summaries import read
+from testbed.verdict import Verdict
 
 TICK_S: Final = 0.25
 LEAST_OFTEN_S: Final = 1.0
 MOST_RUNS: Final = 32
+MOST_WATCHERS: Final = 500
+"""Each keeps a connection open, and 1024 files are what a process usually may have."""
 BEHIND: Final = 16
 """Events that wait for a watcher at most."""
 KEPT_S: Final = 60.0
@@ -69,7 +72,7 @@ class Watched:
 
     def end(self) -> bytes:
         """The event that is the last one of a run."""
-        judged = verdict_in(self.follower.run.path)
+        judged = read(self.follower.run.verdict, Verdict)
         return _event("end", {"state": judged.status if judged else "UNKNOWN"})
 
 
@@ -89,6 +92,11 @@ class Live:
     def full(self, run: str) -> bool:
         """Whether no further run can be followed."""
         return run not in self._watched and len(self._watched) >= MOST_RUNS
+
+    @property
+    def crowded(self) -> bool:
+        """Whether nobody more can watch."""
+        return self.watchers >= MOST_WATCHERS
 
     def keep(self, runs: Iterable[str]) -> None:
         """Follow these runs for a while, if there is room, whether anybody watches them or not."""

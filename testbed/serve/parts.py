@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 
 from testbed.errors import Problem
 from testbed.serve import contained
+from testbed.serve.checks import Checks
 from testbed.serve.history import History
 from testbed.serve.indexer import Indexer
 from testbed.serve.live import Live
@@ -30,6 +31,7 @@ class Parts:
     runs: Path
     token: str
     scenarios: Scenarios
+    checks: Checks
     history: History
     indexer: Indexer
     live: Live

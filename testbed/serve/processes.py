@@ -139,15 +139,19 @@ class Processes:
         raise OSError(f"{directory} is full")
 
 
+def environment() -> dict[str, str]:
+    """What a process that runs the code of a scenario may see of the server's."""
+    return {name: value for name, value in os.environ.items() if name not in WITHHELD}
+
+
 def _spawn(command: list[str], output: Path) -> subprocess.Popen[bytes]:
     """Start it by way of `env`, for a server that was told to ignore SIGINT would hand that on."""
-    environment = {name: value for name, value in os.environ.items() if name not in WITHHELD}
     with output.open("wb") as file:
         return subprocess.Popen(
             ["env", "--default-signal=INT", *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=environment(),
             start_new_session=True,
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,18 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from testbed.errors import Problem, ScenarioError, TestbedError
-from testbed.plan import Plan
-from testbed.resolve import resolve
-from testbed.resolve.lint import lint
-from testbed.scenario.load import Loaded, validate
-from testbed.scenario.overrides import apply_overrides
-from testbed.scenario.source import MAX_FILE_BYTES, parse_source, read_source
+from testbed.errors import Problem, ScenarioError
+from testbed.scenario.source import MAX_FILE_BYTES, read_source
+from testbed.serve.looking import Question
 from testbed.testing.recognize import is_scenario
 
 DRAFTS: Final = "drafts"
 MOST_DRAFTS: Final = 10_000
 COPIED_BYTES: Final = 1 << 20
+ODD: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""In a file's name: no path of the API can have it."""
 UNNAMED: Final = "text.yaml"
 """What a text is called that replaces no file."""
 
@@ -48,7 +48,6 @@ class Scenarios:
         self._drafts = runs / DRAFTS
         self._known: dict[str, tuple[int, int, Scenario]] = {}
         self._lock = threading.Lock()
-        self._checking = threading.Lock()
 
     def known(self) -> list[Scenario]:
         """All of them, in order of their paths; links are not followed."""
@@ -71,22 +70,19 @@ class Scenarios:
         """The file with this name; None for whatever is not in the list."""
         return self.root / path if any(one.path == path for one in self.known()) else None
 
-    def check(
+    def question(
         self, text: str, path: Path | None, *, seed: int | None, scale: float | None, overrides: list[str]
-    ) -> tuple[Plan | None, list[str], tuple[Problem, ...]]:
-        """What a text would run, its warnings, and its problems; `path` is the file that it replaces.
-
-        One at a time: a scenario may be large, and policies are tried in processes of their own.
-        """
+    ) -> Question:
+        """What to ask of a text; `path` is the file that it replaces."""
         place = path or self.root / UNNAMED
-        shown = place.relative_to(self.root).as_posix()
-        with self._checking:
-            try:
-                loaded = validate(apply_overrides(parse_source(shown, text.encode()), overrides))
-                plan = resolve(loaded, seed=seed, scale=scale, base_dir=place.parent, traces=_traces())
-                return plan, _warnings(loaded, plan), ()
-            except TestbedError as error:
-                return None, [], error.problems
+        return Question(
+            text=text.encode("utf-8", "surrogatepass"),
+            shown=place.relative_to(self.root).as_posix(),
+            directory=str(place.parent),
+            seed=seed,
+            scale=scale,
+            overrides=overrides,
+        )
 
     def draft(self, text: str, path: Path | None) -> Path:
         """Write a text where it can be run from, beside what the file that it replaces stands beside.
@@ -95,11 +91,13 @@ class Scenarios:
         directories are linked. No scenario is ever written. Raises ScenarioError when it cannot be written.
         """
         original = path or self.root / UNNAMED
+        directory = None
         try:
             for number in range(1, MOST_DRAFTS):
-                directory = self._drafts / f"{original.stem}-{number}"
                 with suppress(FileExistsError):
-                    directory.mkdir(parents=True)
+                    wanted = self._drafts / f"{original.stem}-{number}"
+                    wanted.mkdir(parents=True)
+                    directory = wanted
                     break
             else:
                 raise ScenarioError(Problem(str(self._drafts), "is full", next_step="remove old drafts"))
@@ -113,6 +111,8 @@ class Scenarios:
             draft = directory / original.name
             draft.write_text(text, encoding="utf-8")
         except OSError as error:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
             raise ScenarioError(Problem(str(self._drafts), f"cannot be written: {error}")) from None
         return draft
 
@@ -134,11 +134,19 @@ def line_of(problem: Problem, shown: str) -> int | None:
 
 def _yaml_files(root: Path) -> Iterator[Path]:
     for directory, below, files in os.walk(root):
-        below[:] = sorted(name for name in below if not name.startswith("."))
+        below[:] = sorted(name for name in below if not name.startswith(".") and not ODD.search(name))
         for name in sorted(files):
             path = Path(directory) / name
-            if name.endswith((".yaml", ".yml")) and not path.is_symlink():
+            if name.endswith((".yaml", ".yml")) and not ODD.search(name) and _is_plain(path):
                 yield path
+
+
+def _is_plain(path: Path) -> bool:
+    """A file itself: no link, and no pipe, which would be waited for."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _read(path: Path, name: str) -> Scenario:
@@ -155,12 +163,3 @@ def _read(path: Path, name: str) -> Scenario:
         control=values.get("control") is True,
         sha256=digest,
     )
-
-
-def _warnings(loaded: Loaded, plan: Plan) -> list[str]:
-    return [str(warning) for warning in lint(loaded, plan, kernel=None, clock="virtual")]
-
-
-def _traces() -> Path | None:
-    named = os.environ.get("TESTBED_TRACES")
-    return Path(named) if named else None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
 from testbed import carriers
-from testbed.rundir import RunDir
+from testbed.rundir import RunDir, contents
 from testbed.units import NS_PER_S
 from testbed.verdict import Result, Verdict
 
 State = Literal["RUNNING", "PASS", "FAIL", "UNKNOWN"]
 T = TypeVar("T")
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What an index of SQLite can hold."""
 
 NO_VERDICT: Final = "ended without a verdict; python -m testbed.report makes one from its journal"
 UNDER_WAY: Final = "under way"
@@ -25,9 +27,9 @@ class Planned(msgspec.Struct, frozen=True):
 
     name: str
     question: str
-    seed: int
+    seed: Natural
     scale: float
-    duration_ns: int
+    duration_ns: Natural
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -66,11 +68,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def summarize(directory: Path) -> Summary | None:
     """The run in this directory; None when it holds no plan that can be read."""
     run = RunDir(directory)
-    planned = _read(run.plan, Planned)
+    planned = read(run.plan, Planned)
     if planned is None:
         return None
-    manifest = _read(run.manifest, Manifest) or Manifest()
-    verdict = _read(run.verdict, Verdict)
+    manifest = read(run.manifest, Manifest) or Manifest()
+    verdict = read(run.verdict, Verdict)
     state: State = "UNKNOWN" if verdict is None else verdict.status
     note = NO_VERDICT if verdict is None else verdict.note
     carrier = carriers.of_run(run)
@@ -96,8 +98,9 @@ def summarize(directory: Path) -> Summary | None:
     )
 
 
-def _read(path: Path, kind: type[T]) -> T | None:
-    with suppress(OSError, msgspec.DecodeError):
+def read(path: Path, kind: type[T]) -> T | None:
+    """What a small file of a run holds; None of a link, and of what is not there or is damaged."""
+    with suppress(OSError, msgspec.DecodeError, RecursionError):
         if not path.is_symlink():
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+            return msgspec.json.decode(contents(path), type=kind)
     return None

@@ -190,6 +190,48 @@ def test_a_changed_text_shows_its_problems_and_runs_as_a_draft(page: Any, served
     assert "20gbit" in (served.runs / "small-5-2/scenario.yaml").read_text()
 
 
+def test_a_text_that_nobody_changed_is_no_draft_and_a_seed_is_what_was_typed(
+    page: Any, served: Served
+) -> None:
+    """Whatever its lines end with, and however many digits there are."""
+    (served.scenarios / "crlf.yaml").write_bytes(served.text.replace("\n", "\r\n").encode())
+    page.goto(f"{served.url}#/edit/crlf.yaml")
+    page.get_by_text("Nothing is wrong with it.").wait_for()
+    page.get_by_label("Seed").fill(str(2**53 + 1))
+    asked: list[Any] = []
+
+    def answer(route: Any) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(status=409, json={"problems": []})
+
+    page.route("**/api/v1/runs", answer)
+    page.get_by_role("button", name="Run crlf.yaml as it stands here").click()
+    until(lambda: page.evaluate("1") == 1 and bool(asked))
+    page.unroute("**/api/v1/runs")
+    assert asked == [{"scenario": "crlf.yaml", "text": None, "seed": str(2**53 + 1), "scale": None}]
+
+
+def test_a_text_of_many_lines_can_be_edited(page: Any, served: Served) -> None:
+    """With a number at each."""
+    page.goto(f"{served.url}#/edit/small.yaml")
+    page.get_by_text("Nothing is wrong with it.").wait_for()
+    # Not typed: how long Chromium takes for that is its own affair.
+    page.get_by_label("Text of small.yaml").evaluate(
+        """(area) => { area.value = "\\n".repeat(99999); area.dispatchEvent(new Event("input")); }"""
+    )
+    until(lambda: "99999\n100000" in page.locator(".gutter").evaluate("(one) => one.textContent"))
+    assert page.locator(".gutter div").count() < 10
+
+
+@pytest.mark.parametrize("address", ["edit", "run/", "edit/%", "constructor", "__proto__", "toString"])
+def test_addresses_that_are_none_lead_to_something(page: Any, served: Served, address: str) -> None:
+    """Never to a blank page."""
+    page.goto(f"{served.url}#/runs")
+    page.get_by_role("heading", name="Runs").wait_for()
+    page.goto(f"{served.url}#/{address}")
+    page.get_by_role("heading", name=re.compile("Scenarios|That did not work")).wait_for()
+
+
 def test_two_runs_are_found_and_compared(page: Any) -> None:
     """By the search, two ticks and a link; one cursor in all charts, moved by the keyboard."""
     page.get_by_role("link", name="Runs", exact=True).click()

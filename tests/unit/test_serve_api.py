@@ -171,11 +171,13 @@ def test_an_edited_text_is_run_from_a_draft_beside_the_same_files(
         served[1].processes, "start", lambda file, options: started.append((file, options)) or 5
     )
     text = TEXT.replace("duration: 5s", "duration: 6s")
-    asked = {"scenario": "full_rate.yaml", "text": text, "seed": 3, "overrides": ["drain=6s"]}
-    answer = client.post("/api/v1/runs", json=asked)
+    # As the page sends it: JavaScript's numbers are exact up to 2^53 only.
+    seed, scale = str(2**53 + 1), 0.00123456789
+    asked = {"scenario": "full_rate.yaml", "text": text, "seed": seed, "overrides": ["drain=6s"]}
+    answer = client.post("/api/v1/runs", json={**asked, "scale": scale})
     assert (answer.status_code, answer.json()) == (202, {"start": 5})
     ((file, options),) = started
-    assert options == ["--set=drain=6s", "--seed=3"]
+    assert options == ["--set=drain=6s", f"--seed={seed}", f"--scale={scale}"]
     assert file.is_relative_to(place / "runs/drafts")
     assert file.read_text() == text
     assert (file.parent / "below").resolve() == place / "scenarios/below"
@@ -225,6 +227,8 @@ def test_a_run_that_is_over_cannot_be_stopped(client: httpx.Client) -> None:
         ({"host": "evil.example"}, 421),
         ({"host": "127.0.0.1.evil.example"}, 421),
         ({"host": "192.0.2.1:8070"}, 421),
+        ({"host": "[::1].evil.example"}, 421),
+        ({"host": "localhost:80:evil"}, 421),
         ({"host": ""}, 421),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
@@ -296,7 +300,10 @@ def test_nothing_is_given_without_the_token(locked: httpx.Client) -> None:
 
 def test_the_token_buys_a_cookie_that_does_not_tell_it(locked: httpx.Client) -> None:
     """For a page, which cannot send headers with everything."""
-    assert locked.post("/api/v1/session", json={"token": "wrong"}).status_code == 401
+    for wrong in ("wrong", "\ud800"):
+        content = json.dumps({"token": wrong})
+        sent = {"content-type": "application/json"}
+        assert locked.post("/api/v1/session", content=content, headers=sent).status_code in (401, 422)
     answer = locked.post("/api/v1/session", json={"token": TOKEN})
     assert answer.status_code == 204
     cookie = answer.headers["set-cookie"]
@@ -304,8 +311,11 @@ def test_the_token_buys_a_cookie_that_does_not_tell_it(locked: httpx.Client) -> 
     assert "SameSite=strict" in cookie
     assert TOKEN not in cookie
     assert locked.get("/api/v1/runs").status_code == 200
-    locked.cookies.set(guard.COOKIE, "0" * 64)
+    good = cookie.partition(";")[0]
     locked.cookies.clear()
+    for other in ('prefs={"theme":"dark","a":1}', "a=b c", "flag", "a[b]=1", 'a="x', "a=\xe9"):
+        sent = {"cookie": f"{other}; {good}".encode("latin-1")}
+        assert locked.get("/api/v1/runs", headers=sent).status_code == 200, other
     forged = {"cookie": f"{guard.COOKIE}={'0' * 64}"}
     assert locked.get("/api/v1/runs", headers=forged).status_code == 401
 

@@ -38,6 +38,14 @@ ROOT = Path(__file__).parents[2]
             "TESTBED_TOKEN: has 5 characters\n    allowed: 16 or more, such as `openssl rand -hex 16`\n",
         ),
         (
+            [],
+            "0123456789abcd\xe9\udcff",
+            (
+                "TESTBED_TOKEN: has characters that no header can bring\n"
+                "    allowed: letters, digits and signs of ASCII\n"
+            ),
+        ),
+        (
             ["--port", "70000", "--scenarios", "/nowhere"],
             "",
             (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,51 @@ def test_a_lost_or_damaged_index_is_made_again(runs: Path, history: History) -> 
         again.refresh()
         assert again.page().rows == before
         again.close()
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_an_index_that_is_deleted_meanwhile_is_made_again(
+    runs: Path, history: History, *, all_of_it: bool
+) -> None:
+    """With what lies beside it or without, for every thread that had it open."""
+    write_small(runs, seed=1)
+    with ThreadPoolExecutor(2) as pool:
+        assert pool.submit(history.refresh).result() == 1
+        assert names(history) == ["congestion-1"]
+        for suffix in ("", "-wal", "-shm") if all_of_it else ("",):
+            Path(f"{history.path}{suffix}").unlink()
+        assert [pool.submit(names, history).result() for _ in range(4)] == [[]] * 4
+        assert pool.submit(history.refresh).result() == 1
+        assert names(history) == ["congestion-1"]
+
+
+def test_an_index_that_is_damaged_meanwhile_is_made_again(runs: Path, history: History) -> None:
+    """Its head is what SQLite looks at first."""
+    write_small(runs, seed=1)
+    history.refresh()
+    with history.path.open("r+b") as file:
+        file.write(b"x" * 8192)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(names, history).result()
+        history.refresh()
+        assert pool.submit(names, history).result() == ["congestion-1"]
+
+
+def test_servers_that_start_together_make_one_index(runs: Path) -> None:
+    """Neither takes away what the other has just made."""
+    together = threading.Barrier(4)
+
+    def started() -> list[object]:
+        together.wait()
+        opened = History(runs)
+        opened.refresh()
+        found = names(opened)
+        opened.close()
+        return found
+
+    write_small(runs, seed=1)
+    with ThreadPoolExecutor(4) as pool:
+        assert [one.result() for one in [pool.submit(started) for _ in range(4)]] == [["congestion-1"]] * 4
 
 
 def test_links_and_hidden_directories_are_no_runs(runs: Path, history: History, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import { number } from "./numbers.js";
 import { starter } from "./start.js";
 
 const LINE_PX = 20, PAUSE_MS = 500;
+const numbers = (from, to) => Array.from({ length: to - from }, (_unused, index) => from + index).join("\n");
 
 export async function editor([path], _, left) {
   const { text } = await get(`scenarios/${path.split("/").map(encodeURIComponent).join("/")}`);
   const gutter = h("div", { class: "gutter", "aria-hidden": "true" });
   const area = h("textarea", { spellcheck: "false", wrap: "off", "aria-label": `Text of ${path}`, "aria-describedby": "found" });
   area.value = text;
+  const unchanged = area.value; // its lines end as those of what is typed, whatever the file has
   const found = h("div", { id: "found" });
   const seed = h("input", { type: "number", min: 0, placeholder: "the file's", size: 8 });
   const scale = h("input", { type: "number", min: 0.0001, max: 1, step: "any", placeholder: "the file's", size: 8 });
@@ -19,14 +21,21 @@ export async function editor([path], _, left) {
 
   const body = () => ({
     scenario: path,
-    text: area.value === text ? null : area.value,
-    seed: seed.value === "" ? null : Number(seed.value),
+    text: area.value === unchanged ? null : area.value,
+    seed: seed.value === "" ? null : seed.value, // as text: numbers here are exact up to 2^53 only
     scale: scale.value === "" ? null : Number(scale.value),
   });
   const number_lines = () => {
     lines = area.value.split("\n").length;
-    gutter.replaceChildren(...Array.from({ length: lines }, (_unused, index) =>
-      h("div", { class: bad.has(index + 1) ? "bad" : null }, String(index + 1))), h("div", {}, " "), h("div", {}, " "));
+    // Lines between problems are one element: a hundred thousand of these take a browser minutes.
+    const rows = [];
+    let from = 1;
+    for (const line of [...bad].filter((one) => one <= lines).sort((a, b) => a - b)) {
+      if (line > from) rows.push(h("div", {}, numbers(from, line)));
+      rows.push(h("div", { class: "bad" }, String(line)));
+      from = line + 1;
+    }
+    gutter.replaceChildren(...rows, h("div", {}, `${numbers(from, lines + 1)}\n \n `));
     gutter.scrollTop = area.scrollTop;
   };
   const go = (line) => {

@@ -11,6 +11,7 @@ import { scenarios } from "./scenarios.js";
 import { trends } from "./trends.js";
 
 const VIEWS = { scenarios, edit: editor, runs, run, compare, trends };
+const OF_ONE = ["edit", "run"]; // views that need to know of what
 const LOOK_MS = 3000;
 let leaving = [];
 let turn = 0;
@@ -18,10 +19,10 @@ let turn = 0;
 async function show() {
   const mine = ++turn;
   const [path, search = ""] = (location.hash.slice(2) || "scenarios").split("?");
-  const [name, ...parts] = path.split("/").map(decodeURIComponent);
+  const [name, ...parts] = path.split("/").map(decoded);
   leaving.forEach((leave) => leave());
   leaving = [];
-  const view = VIEWS[name] ?? scenarios, left = [];
+  const view = viewOf(name, parts), left = [];
   let element;
   try {
     element = await view(parts, new URLSearchParams(search), left);
@@ -44,6 +45,15 @@ async function show() {
     here ? one.setAttribute("aria-current", "page") : one.removeAttribute("aria-current");
   }
   window.scrollTo(0, 0);
+}
+
+function viewOf(name, parts) {
+  const incomplete = OF_ONE.includes(name) && !parts[0];
+  return Object.hasOwn(VIEWS, name) && !incomplete ? VIEWS[name] : scenarios;
+}
+
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; } // a lone % that somebody typed
 }
 
 function trouble(error) {
