@@ -82,9 +82,10 @@ def test_a_broken_policy_fails_with_reaction_measured_value_and_bound(
         "threshold_tokens crosses above 18000 tokens within 3s of drop: "
         "threshold_tokens never crossed 18,000 tokens from 8 to"
     )
-    (line,) = [one for one in output.splitlines() if one.startswith(f"  FAIL {expected}")]
+    lines = set(output.splitlines())  # the summary at the end repeats them where CI is set
+    (line,) = [one for one in lines if one.startswith("  FAIL ") and expected in one]
     assert line.endswith("(allowed 3 s)")
-    (report,) = [one for one in output.splitlines() if one.startswith("report: ")]
+    (report,) = [one for one in lines if one.startswith("report: ")]
     assert Path(report.removeprefix("report: ")).is_file()
     assert len(list(directory.glob("out/*/*-7/report.html"))) == 2
 

@@ -183,15 +183,6 @@ def test_a_report_takes_no_part_of_the_run_for_its_place(
     assert ((run.path / name).read_bytes() if (run.path / name).exists() else None) == before
 
 
-def test_closed_standard_output_is_a_wrong_argument(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As after `>&-`."""
-    monkeypatch.setattr("sys.stdout", None)
-    assert main([str(run.path), "--format", "md", "--out", "-"]) == 3
-    assert "--out -: standard output is closed" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("kind", ["html", "md"])
 def test_a_path_may_have_any_bytes(run: RunDir, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Even such as are no text."""

@@ -115,7 +115,7 @@ def test_the_summary_has_a_row_for_each(session: Session) -> None:
         ("test_mine.py::test_needs_a_kernel", "skipped"),
     ]
     assert "-100gbit" in rows[1][3]
-    assert rows[2][3].startswith("--kernel uml: no kernel")
+    assert rows[2][3].startswith("\\--kernel uml: no kernel")
 
 
 @pytest.mark.parametrize(
