@@ -39,7 +39,8 @@ export async function trends([name], params) {
 }
 
 async function choice() {
-  const found = (await get("scenarios")).filter((one) => one.last);
+  const named = (await get("scenarios")).filter((one) => one.last).map((one) => [one.name, one]);
+  const found = [...new Map(named).values()]; // two files may bear one name
   return h("div", {}, h("h1", {}, "Trends"),
     found.length ? h("ul", {}, found.map((one) => h("li", {}, link(`#/trends/${encodeURIComponent(one.name)}`, one.name),
       h("span", { class: "soft" }, ` ${one.question}`)))) : h("p", {}, "No scenario has been run yet."));
