@@ -96,10 +96,14 @@ def survivors(place: Path) -> list[str]:
 
 
 def traces_on_this_machine() -> dict[str, list[str]]:
-    """What a run could leave behind: mounts, named network namespaces, control groups."""
+    """What a run could leave behind: mounts, named network namespaces, control groups without a live owner."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     namespaces = Path("/run/netns")
-    groups = Path("/sys/fs/cgroup").rglob("testbed-*")
+    groups = [
+        path
+        for path in Path("/sys/fs/cgroup").rglob("testbed-*")
+        if not Path("/proc", path.name.removeprefix("testbed-")).exists()  # other tests run at the same time
+    ]
     return {
         "mounts": sorted(line.split(" ", 2)[2] for line in mounts),
         "namespaces": sorted(path.name for path in namespaces.iterdir()) if namespaces.is_dir() else [],

@@ -153,7 +153,7 @@ def play_on(
             await scenario(running)
 
     asyncio.run(prepared())
-    assert wrong == []
+    assert not wrong, wrong
 
 
 def kv_bytes(tokens: int = TOKENS) -> int:

@@ -16,7 +16,7 @@ from tests.unit.synthetic_plan import S, expectation
 from tests.unit.test_expect import EMPTY, judged, requests, table
 from topologies.two_dc import A_PREFIX
 
-AMOUNTS = st.lists(st.floats(0, 1e9), min_size=1, max_size=20).filter(any)
+AMOUNTS = st.lists(st.just(0.0) | st.floats(1e-300, 1e9), min_size=1, max_size=20).filter(any)
 
 
 @given(AMOUNTS, st.floats(1e-3, 1e3))
