@@ -96,7 +96,7 @@ def survivors(place: Path) -> list[str]:
 
 
 def traces_on_this_machine() -> dict[str, list[str]]:
-    """What a run could leave behind: mounts, named network namespaces, control groups without a live owner."""
+    """What a run could leave: mounts, named network namespaces, control groups without a live owner."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     namespaces = Path("/run/netns")
     groups = [
