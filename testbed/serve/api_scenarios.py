@@ -43,6 +43,7 @@ def list_scenarios(parts: Given) -> list[ScenarioOut]:
             state=run["state"],
             note=run["note"],
             started_s=run["started_s"],
+            changed=run["changed"],
             edited=bool(run["scenario_sha256"]) and run["scenario_sha256"] != one.sha256,
         )
         found.append(

@@ -53,9 +53,8 @@ class Refused(Exception):  # noqa: N818 - not an error of ours
     def __init__(self, status: int, where: str, found: str, allowed: str, next_step: str = "") -> None:
         super().__init__(found)
         self.status = status
-        self.body = {
-            "problems": [{"where": where, "found": found, "allowed": allowed, "next_step": next_step}]
-        }
+        problem = {"where": where, "found": found, "allowed": allowed, "next_step": next_step, "line": None}
+        self.body = {"problems": [problem]}
 
 
 class Guard:

@@ -21,7 +21,7 @@ from testbed.serve.main_metrics import Measured
 from testbed.serve.summaries import Summary, summarize
 
 FILE: Final = "history.sqlite"
-VERSION: Final = 1
+VERSION: Final = 2
 BATCH: Final = 200
 """Runs that are written at once, so that readers see a long rebuild grow."""
 SCHEMA: Final = """
@@ -29,7 +29,8 @@ CREATE TABLE runs (
   directory TEXT PRIMARY KEY, name TEXT NOT NULL, question TEXT NOT NULL, seed INTEGER NOT NULL,
   scale REAL NOT NULL, state TEXT NOT NULL, note TEXT NOT NULL, started_s REAL NOT NULL,
   duration_s REAL NOT NULL, virtual_s REAL, wall_s REAL, digest TEXT NOT NULL, scenario_sha256 TEXT NOT NULL,
-  clock TEXT NOT NULL, kernel TEXT NOT NULL, judged_ns INTEGER NOT NULL, measured INTEGER NOT NULL
+  clock TEXT NOT NULL, kernel TEXT NOT NULL, changed TEXT NOT NULL, judged_ns INTEGER NOT NULL,
+  measured INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX newest ON runs (started_s DESC, directory);
 CREATE INDEX of_scenario ON runs (name, started_s DESC);
@@ -41,9 +42,9 @@ CREATE TABLE metrics (
 """
 COLUMNS: Final = (
     "directory, name, question, seed, scale, state, note, started_s, duration_s, virtual_s, wall_s, digest, "
-    "scenario_sha256, clock, kernel"
+    "scenario_sha256, clock, kernel, changed"
 )
-SEARCHED: Final = ("name", "directory", "question", "note", "digest", "seed")
+SEARCHED: Final = ("name", "directory", "question", "note", "digest", "seed", "changed")
 
 
 log = logging.getLogger(__name__)

@@ -54,6 +54,7 @@ class LastRun(Shape):
     note: str
     started_s: float
     edited: bool = Field(description="The file is not what was run.")
+    changed: str = Field(description="What the command line replaced in it.")
 
 
 class ScenarioOut(Shape):
@@ -128,6 +129,7 @@ class RunOut(Shape):
     scenario_sha256: str
     clock: str
     kernel: str
+    changed: str = Field(description="What the command line replaced in the scenario.")
 
 
 class Runs(Shape):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -20,6 +22,8 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 NO_VERDICT: Final = "ended without a verdict; python -m testbed.report makes one from its journal"
 UNDER_WAY: Final = "under way"
+REPLACING: Final = {"--seed": "seed=", "--scale": "scale=", "--set": ""}
+"""Options of `testbed.run`, and what is put before their values."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -41,6 +45,7 @@ class Manifest(msgspec.Struct, frozen=True):
     scenario_sha256: str = ""
     clock: str = ""
     kernel: str = ""
+    command: str = ""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +67,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     scenario_sha256: str
     clock: str
     kernel: str
+    changed: str
+    """What its command line replaced in the scenario; empty: nothing."""
     results: tuple[Result, ...]
 
 
@@ -94,8 +101,23 @@ def summarize(directory: Path) -> Summary | None:
         scenario_sha256=manifest.scenario_sha256,
         clock=manifest.clock,
         kernel=manifest.kernel,
+        changed=replaced(manifest.command),
         results=() if verdict is None else verdict.results,
     )
+
+
+def replaced(command: str) -> str:
+    """What a command line replaces in a scenario: `seed=7 link.a_to_b.rate=1gbit`."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    found = []
+    for word, following in pairwise([*words, ""]):
+        option, equals, value = word.partition("=")
+        if option in REPLACING:
+            found.append(REPLACING[option] + (value if equals else following))
+    return " ".join(found)
 
 
 def read(path: Path, kind: type[T]) -> T | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -33,6 +34,14 @@ try:
     Path("/opt/testbed/testbed/new").write_text("z")
 except OSError as error:
     print(error.strerror)
+"""
+ON_THE_HOST = """
+import subprocess, sys
+from testbed import clean
+scenario, out = sys.argv[1:]
+command = [sys.executable, "-m", "testbed.run", scenario, "--kernel", "host", "--out", out]
+print("exit code", subprocess.run(command, check=False).returncode, flush=True)
+print("left behind:", [one.what for one in clean.left()])
 """
 
 
@@ -73,6 +82,23 @@ def test_a_failure_comes_through(tmp_path: Path) -> None:
     if code == UNKNOWN and TOO_SLOW in said:
         pytest.skip("this machine is too slow for real time in the VM")
     assert code == 1, said
+
+
+@ASKED
+def test_a_scenario_runs_on_the_kernel_that_is_there(tmp_path: Path) -> None:
+    """`--kernel host`, with the guest as the machine: Debian's netem, judged there, cleaned up behind it."""
+    (tmp_path / "smoke.yaml").write_bytes((PROJECT / "scenarios/smoke.yaml").read_bytes())
+    said: list[str] = []
+    needs = Needs(memory_bytes=2 << 30, clock="real", seed=1, wall_limit_s=300)
+    scenario = "/run/testbed/run/smoke.yaml"
+    Vm(payload=("-c", ON_THE_HOST, scenario)).execute(tmp_path, needs, said.append)
+    if any(TOO_SLOW in line for line in said):
+        pytest.skip("this machine is too slow for real time in the VM")
+    assert said[-2:] == ["exit code 0", "left behind: []"], said
+    manifest = json.loads((tmp_path / "smoke-3/manifest.json").read_bytes())
+    assert (manifest["kernel"], manifest["clock"]) == ("host", "real")
+    assert manifest["carried_bps"] > 0
+    assert json.loads((tmp_path / "smoke-3/verdict.json").read_bytes())["status"] == "PASS"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -21,6 +21,7 @@ def write_small(
     measured: float = 0.4,
     note: str = "6 expectations held",
     at_s: int = 0,
+    command: str = "python -m testbed.run scenarios/congestion.yaml",
 ) -> RunDir:
     """A judged run without journal and record; `status` None: it has no verdict."""
     run = RunDir(runs / f"{name}-{seed}")
@@ -35,7 +36,9 @@ def write_small(
     run.plan.write_text(json.dumps({"version": 1, **head, "requests": []}))
     os.utime(run.plan, (BASE_S + at_s, BASE_S + at_s))
     manifest = {"virtual_s": 152.0, "wall_s": 49.4, "record_digest": f"{seed:064x}", "clock": "virtual"}
-    run.manifest.write_text(json.dumps({**manifest, "kernel": "uml", "scenario_sha256": "ab"}))
+    run.manifest.write_text(
+        json.dumps({**manifest, "kernel": "uml", "scenario_sha256": "ab", "command": command})
+    )
     if status is not None:
         write_verdict(run, status, measured, note)
     return run

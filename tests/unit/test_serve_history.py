@@ -46,6 +46,27 @@ def test_runs_are_listed_newest_first_in_pages(runs: Path, history: History) -> 
     assert page.total == 5
 
 
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ("", ""),
+        ("--quiet --out /tmp/x", ""),
+        ("--seed 7 --scale=0.1", "seed=7 scale=0.1"),
+        ("--set 'link.a_to_b.rate=1 gbit' --set=seed=3", "link.a_to_b.rate=1 gbit seed=3"),
+        ("--set 'unfinished", ""),
+    ],
+)
+def test_a_run_says_what_its_command_replaced(
+    runs: Path, history: History, options: str, changed: str
+) -> None:
+    """So that a verdict on something else is not taken for one on the scenario as written."""
+    write_small(runs, command=f"python -m testbed.run {options} s.yaml")
+    history.refresh()
+    assert history.page().rows[0]["changed"] == changed
+    assert history.last_of_each()["congestion"]["changed"] == changed
+    assert len(names(history, changed)) == 1
+
+
 def test_only_what_has_changed_is_read_again(runs: Path, history: History) -> None:
     """A second look finds nothing; a new verdict is taken in; a directory that is gone goes."""
     first, second = write_small(runs, seed=1), write_small(runs, seed=2)

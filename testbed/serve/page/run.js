@@ -41,7 +41,7 @@ export async function run([name], _, left) {
     facts(numbers, [
       ["stage", running ? stage || "starting" : "ended"], ["virtual time", running ? `${number(virtual, 4)} of ${number(duration)} s` : seconds(virtual)],
       ["speed", running ? (speed === null ? "–" : `${number(speed)} x real time`) : detail.run.wall_s ? `${number(detail.run.virtual_s / detail.run.wall_s)} x real time` : "–"],
-      ["seed, scale", `${detail.run.seed}, ${detail.run.scale}`], ["started", moment(detail.run.started_s)],
+      ["seed, scale", `${detail.run.seed}, ${detail.run.scale}`], ...(detail.run.changed ? [["replaced", detail.run.changed]] : []), ["started", moment(detail.run.started_s)],
     ]);
   };
   const header = () => {

@@ -9,7 +9,7 @@ const picked = [];
 
 export async function runs(_, params, left) {
   let offset = Number(params.get("offset") ?? 0), waiting = null, timer = null, shown = "";
-  const query = h("input", { type: "search", "aria-label": "Search", placeholder: "name, question, note, digest, seed" });
+  const query = h("input", { type: "search", "aria-label": "Search", placeholder: "name, question, note, digest, seed, replaced values" });
   query.value = params.get("query") ?? "";
   const state = h("select", {}, ["", "RUNNING", "PASS", "FAIL", "UNKNOWN"].map((one) =>
     h("option", { value: one }, one || "any verdict")));
@@ -36,7 +36,8 @@ export async function runs(_, params, left) {
       const box = h("input", { type: "checkbox", value: one.directory, "aria-label": `Compare ${one.directory}` });
       box.checked = picked.includes(one.directory);
       box.addEventListener("change", () => pick(one.directory, box));
-      return [box, link(`#/run/${one.directory}`, one.directory), chip(one.state),
+      return [box, h("div", {}, link(`#/run/${one.directory}`, one.directory),
+        one.changed ? h("div", { class: "soft" }, `with ${one.changed}`) : null), chip(one.state),
         h("span", { class: "soft" }, one.note), moment(one.started_s), seconds(one.virtual_s),
         one.wall_s ? `${number(one.virtual_s / one.wall_s)} x` : "–", h("code", {}, one.digest.slice(0, 12))];
     });
