@@ -171,6 +171,25 @@ export class Chart {
   }
 }
 
+// Every event in words, as charts name only those that there is room for.
+export class Events {
+  constructor() {
+    this.summary = h("summary", {});
+    this.list = h("ul", {});
+    this.element = h("details", { hidden: true }, this.summary, this.list);
+  }
+
+  set(marks) {
+    const texts = marks.map((mark) => `${number(mark.t_s, 4)} s: ${mark.text}`);
+    // What has not changed is left alone: somebody may be reading it.
+    if (texts.join("\n") === this.shown) return;
+    this.shown = texts.join("\n");
+    this.element.hidden = texts.length === 0;
+    this.summary.textContent = texts.length === 1 ? "1 event" : `${texts.length} events`;
+    this.list.replaceChildren(...texts.map((text) => h("li", {}, text)));
+  }
+}
+
 // The chart's title says what is counted.
 function onAxis(value, unit) {
   return quantity(value, ["bps", "bytes", "s", "%"].includes(unit) ? unit : "");

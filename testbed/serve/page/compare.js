@@ -1,7 +1,7 @@
 // Two runs overlaid, and what differs.
 
 import { get } from "./api.js";
-import { Chart, Group } from "./charts.js";
+import { Chart, Events, Group } from "./charts.js";
 import { chip, h, link, problems, table } from "./dom.js";
 import { number, quantity } from "./numbers.js";
 
@@ -10,7 +10,8 @@ const COLOURS = { baseline: "orange", candidate: "blue" };
 
 export async function compare([first, second]) {
   const found = await get("comparison", { first, second });
-  const group = new Group();
+  const group = new Group(), happened = new Events();
+  happened.set(found.events);
   const charts = found.charts.map((one) => {
     const [unit, factor] = UNITS[one.unit] ?? ["", 1];
     const chart = new Chart(one.title, unit, one.curves.map((curve) => ({
@@ -36,7 +37,7 @@ export async function compare([first, second]) {
       ". One run each: the differences are those of these two runs; ", h("code", {}, "testbed.compare"), " takes many seeds."),
     found.unknown.length ? problems(found.unknown.map((reason) => ({ where: "not to be relied on", found: reason })), { kind: "warn" }) : null,
     found.plan_differences.length ? h("ul", { class: "soft" }, found.plan_differences.map((text) => h("li", {}, text))) : null,
-    h("h2", {}, "Over virtual time"), h("div", { class: "charts" }, charts),
+    h("h2", {}, "Over virtual time"), h("div", { class: "charts" }, charts), happened.element,
     h("h2", {}, "Values"),
     table("Values of both runs", ["metric", right("baseline"), right("candidate"), right("difference"), right(""), "judged"], rows));
 }

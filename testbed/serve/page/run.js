@@ -1,7 +1,7 @@
 // One run: live charts while it goes on, verdict and files when it has ended.
 
 import { eventsOf, fileOf, get, post } from "./api.js";
-import { Chart, Group } from "./charts.js";
+import { Chart, Events, Group } from "./charts.js";
 import { chip, h, link, problems, say, table } from "./dom.js";
 import { moment, number, quantity, seconds } from "./numbers.js";
 
@@ -20,7 +20,7 @@ export async function run([name], _, left) {
   let detail = await get(`runs/${encodeURIComponent(name)}`);
   const head = h("div", {}), body = h("div", {}), numbers = h("dl", { class: "numbers" });
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Virtual time" });
-  const group = new Group(), said = h("div", {});
+  const group = new Group(), happened = new Events(), said = h("div", {});
   const charts = CHARTS.map(([title, unit, curves, options]) => ({
     names: curves.map(([signal]) => signal),
     chart: new Chart(title, unit, curves.map(([, label, colour, more]) => ({ label, colour, ...more })), options),
@@ -35,6 +35,7 @@ export async function run([name], _, left) {
       chart.element.hidden = values.every((column) => column.every((value) => value === null));
       chart.set(xs, values, { to: detail.run.state === "RUNNING" ? state.now.duration_s : 0, marks: state.marks });
     }
+    happened.set(state.marks);
     const { virtual_s: virtual, duration_s: duration, speed, stage } = state.now;
     bar.value = Math.min(1, virtual / (duration || 1));
     const running = detail.run.state === "RUNNING";
@@ -83,7 +84,7 @@ export async function run([name], _, left) {
     if (state !== null) draw();
     say(`${name} has ended: ${detail.run.state}, ${detail.run.note}`);
   });
-  return h("div", {}, head, said, bar, numbers, body, h("h2", {}, "Over virtual time"), shown);
+  return h("div", {}, head, said, bar, numbers, body, h("h2", {}, "Over virtual time"), shown, happened.element);
 }
 
 function facts(element, rows) {
