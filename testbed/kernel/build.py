@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from testbed.errors import MachineError, Problem
-from testbed.kernel import drafts
+from testbed.kernel import drafts, lacking
 from testbed.kernel.supervise import OutlivedError, supervise
 
 WHERE = "kernel build"
@@ -152,11 +152,7 @@ class _Progress:
 
 def _problems(source: Path | None, cache: Path) -> list[Problem]:
     """Everything that is missing for a build."""
-    problems = [
-        Problem(WHERE, f"the program {program} is missing", next_step=PACKAGE_STEP)
-        for program in PROGRAMS
-        if shutil.which(program) is None
-    ]
+    problems = lacking.missing(WHERE, dict.fromkeys(PROGRAMS, PACKAGE_STEP))
     if source is None:
         problems.append(
             Problem(

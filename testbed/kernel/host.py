@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from testbed.errors import KernelError, Problem
-from testbed.kernel import Clock, Needs, enclosed, groups
+from testbed.kernel import Clock, Needs, enclosed, groups, lacking
 from testbed.kernel.image import PROJECT
 from testbed.kernel.supervise import OutlivedError, supervise
 from testbed.rundir import RunDir
 
 WHERE = "--kernel host"
-PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "crun": "crun", "ethtool": "ethtool"}
+PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "crun": "crun", "ethtool": "ethtool"}
 """Programs a run calls, and the Debian packages they come in."""
 QDISCS = {"netem": "delay 1ms", "htb": "default 1", "tbf": "rate 1gbit burst 64kb limit 1mb"}
 """Queueing disciplines a run sets, with the arguments of a try."""
@@ -43,15 +42,9 @@ class Host:
                     WHERE, "this kernel has no virtual clock", next_step=f"use --clock real, or {USE_UML}"
                 )
             )
-        missing = [program for program in PROGRAMS if shutil.which(program) is None]
-        problems += [
-            Problem(
-                WHERE,
-                f"the program {program} is missing",
-                next_step=f"apt-get install {PROGRAMS[program]} (make setup does)",
-            )
-            for program in missing
-        ]
+        steps = {one: f"apt-get install {package} (make setup does)" for one, package in PACKAGES.items()}
+        missing = lacking.missing(WHERE, steps)
+        problems += missing
         problems += _missing_groups()
         if os.geteuid() != 0:
             return [*problems, Problem(WHERE, "you are not root", next_step=f"use sudo, or {USE_UML}")]

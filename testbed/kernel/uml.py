@@ -12,7 +12,6 @@ import json
 import os
 import resource
 import shlex
-import shutil
 import signal
 import subprocess
 import sysconfig
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.errors import KernelError, MachineError, Problem
-from testbed.kernel import Clock, Needs, digest, image
+from testbed.kernel import Clock, Needs, digest, image, lacking
 from testbed.kernel.build import PACKAGE_STEP, cache_dir, find_kernel, places
 from testbed.kernel.cpu import reserved
 from testbed.kernel.scratch import scratch
@@ -30,6 +29,8 @@ from testbed.kernel.supervise import OutlivedError, supervise
 from testbed.rundir import RunDir
 
 WHERE = "--kernel uml"
+PROGRAMS = ("setpriv", "prlimit", "setarch", "taskset", "pivot_root", "ip", "stty")
+"""What a run calls here."""
 BOOT_NS = 1_735_689_600_000_000_000
 """Every guest boots on 1 January 2025, 00:00 UTC."""
 MIN_MEMORY_BYTES = 1 << 30
@@ -88,11 +89,8 @@ class Uml:
                     next_step="make setup, or without a checkout: testbed kernel build",
                 )
             )
-        problems += [
-            Problem(WHERE, f"the program {program} is missing", next_step=PACKAGE_STEP)
-            for program in ("setpriv", "prlimit", "setarch", "taskset", "pivot_root", "ip", "stty")
-            if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None
-        ]
+        path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        problems += lacking.missing(WHERE, dict.fromkeys(PROGRAMS, PACKAGE_STEP), path)
         if most_open_files() < MIN_OPEN_FILES:
             problems.append(
                 Problem(

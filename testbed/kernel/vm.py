@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from testbed.errors import KernelError, MachineError, Problem
-from testbed.kernel import Clock, Needs, digest, image
+from testbed.kernel import Clock, Needs, digest, image, lacking
 from testbed.kernel.build import cache_dir, places
 from testbed.kernel.scratch import scratch
 from testbed.kernel.supervise import OutlivedError, supervise
@@ -32,7 +31,7 @@ Accelerator = Literal["kvm", "tcg"]
 
 WHERE = "--kernel vm"
 QEMU = "qemu-system-x86_64"
-PROGRAMS = {QEMU: "qemu-system-x86", "setpriv": "util-linux", "prlimit": "util-linux"}
+PACKAGES = {QEMU: "qemu-system-x86", "setpriv": "util-linux", "prlimit": "util-linux"}
 """Programs a run calls here, and the Debian packages they come in."""
 RECIPE = Path(__file__).with_name("vm_recipe")
 DISK, KERNEL, INITRD, RELEASE = FILES = ("disk.img", "vmlinuz", "initrd", "release")
@@ -89,15 +88,9 @@ class Vm:
                     next_step="use --clock real, or --kernel uml, which has one",
                 )
             )
-        problems += [
-            Problem(
-                WHERE,
-                f"the program {program} is missing",
-                next_step=f"apt-get install {package}, or scripts/vm build, which says all that is missing",
-            )
-            for program, package in PROGRAMS.items()
-            if shutil.which(program) is None
-        ]
+        more = "or scripts/vm build, which says all that is missing"
+        steps = {one: f"apt-get install {package}, {more}" for one, package in PACKAGES.items()}
+        problems += lacking.missing(WHERE, steps)
         if find_image() is None:
             looked = ", ".join(str(place / "vm" / image_name()) for place in places())
             problems.append(

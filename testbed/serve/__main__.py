@@ -6,6 +6,7 @@ import ipaddress
 import os
 import signal
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 from types import FrameType
@@ -44,7 +45,7 @@ def serve(
     names = {host, address} | ({socket.gethostname()} if unbound else set())
     try:
         guarded, parts = application.make(runs, scenarios, token=token, names=names, any_address=unbound)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         listening.close()
         raise ScenarioError(
             Problem(f"--runs {runs}", f"cannot be used: {error}", "a writable directory")

@@ -96,7 +96,7 @@ def stop_run(run: RunName, parts: Given) -> Told:
 @router.get(
     "/runs/{run}/events",
     response_class=StreamingResponse,
-    responses={**errors_as_json(404, 503), 200: {"content": {"text/event-stream": {}}}},
+    responses={**errors_as_json(404), 200: {"content": {"text/event-stream": {}}}},
 )
 async def watch_run(run: RunName, parts: Given) -> StreamingResponse:
     """Server-sent events: `whole`, then `changes` as they come, and `end`."""
@@ -105,7 +105,7 @@ async def watch_run(run: RunName, parts: Given) -> StreamingResponse:
     return StreamingResponse(parts.live.events(run), media_type="text/event-stream")
 
 
-@router.get("/runs/{run}/signals", responses=errors(404, 503))
+@router.get("/runs/{run}/signals", responses=errors(404))
 async def get_signals(run: RunName, parts: Given) -> Signals:
     """The same signals as of now, for programs that do not want events."""
     parts.directory(run)

@@ -60,7 +60,7 @@ def get_scenario(path: str, parts: Given) -> ScenarioText:
     return ScenarioText(path=path, text=_text(_file(parts, path)))
 
 
-@router.post("/check", responses=errors(404, 415, 503))
+@router.post("/check", responses=errors(404, 415))
 async def check(request: Request, asked: Asked, parts: Given) -> Checked:
     """What a scenario would run, or all that is wrong with it. Nothing is run but its policy, on trial."""
     found, lines = await _look(request, asked, parts)
@@ -71,7 +71,7 @@ async def check(request: Request, asked: Asked, parts: Given) -> Checked:
     )
 
 
-@router.post("/runs", status_code=202, tags=["runs"], responses=errors(404, 409, 415, 503))
+@router.post("/runs", status_code=202, tags=["runs"], responses=errors(404, 409, 415))
 async def start_run(request: Request, asked: Asked, parts: Given, response: Response) -> Started:
     """Start a run of a scenario, or of a text, which is kept among the drafts: no scenario is overwritten."""
     found, lines = await _look(request, asked, parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -79,6 +80,7 @@ def make(
     app.add_exception_handler(Failed, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(sqlite3.Error, _no_history)
     app.add_exception_handler(Exception, _ours)
     return Guard(counted, names=names, any_address=any_address, token=token), parts
 
@@ -143,6 +145,12 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     response = answer(error.status_code, [shown(problem, None)])
     response.headers.update(error.headers or {})
     return response
+
+
+async def _no_history(_request: Request, error: Exception) -> JSONResponse:
+    """The index cannot be written, as on a full disk; runs are not harmed by that."""
+    problem = Problem("history", str(error), next_step="is there room where the runs lie?")
+    return answer(503, [shown(problem, None)])
 
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:

@@ -96,4 +96,4 @@ def errors_as_json(*statuses: int) -> Responses:
 
 
 def _statuses(more: Sequence[int]) -> list[int]:
-    return sorted({401, 403, 413, 421, 422, *more})
+    return sorted({401, 403, 413, 421, 422, 503, *more})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.kernel import Needs
+from testbed.kernel.uml import Uml
 from testbed.kernel.vm import Vm, find_image
 from tests.e2e.commands import PROJECT, call, run, start, survivors, until
 
@@ -99,6 +100,18 @@ def test_a_scenario_runs_on_the_kernel_that_is_there(tmp_path: Path) -> None:
     assert (manifest["kernel"], manifest["clock"]) == ("host", "real")
     assert manifest["carried_bps"] > 0
     assert json.loads((tmp_path / "smoke-3/verdict.json").read_bytes())["status"] == "PASS"
+
+
+@ASKED
+@pytest.mark.skipif(bool(Uml().probe("virtual")), reason="no UML kernel: make setup")
+def test_it_agrees_with_our_kernel(tmp_path: Path) -> None:
+    """The conformance suite's slow links: goodput, delay, loss within their bounds, and the verdict."""
+    suite = [PROJECT / f"scenarios/conformance/{name}.yaml" for name in ("one_connection", "losses")]
+    code, said = call(tmp_path, "testbed.conformance", *suite, "--kernels", "uml,vm", "--out", tmp_path)
+    if code == UNKNOWN and "UNKNOWN" in said:
+        pytest.skip("this machine is too slow for real time in the VM")
+    assert code == 0, said
+    assert said.count(": PASS ") == 2 * len(suite)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -98,7 +98,8 @@ def play_real(
 
 
 def ask(prefill: Node, decode: Node, number: int) -> None:
-    """Tell both instances of one of REQUESTS, as the router does; its id is its job."""
+    """Tell both instances of one of REQUESTS, as the router does; its id is its job, and none comes twice."""
+    assert number not in {line["id"] for line in decode.journal("decode")}
     request = REQUESTS[number]
     tokens = request.input_tokens
     tell_both(

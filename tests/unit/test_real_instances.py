@@ -305,13 +305,19 @@ def test_roles_change_and_answers_stay_right(play: Play) -> None:
 
 
 def test_the_kernels_own_no_bytes_of_a_prompt_that_is_over(play: Play) -> None:
-    """After many requests, some of them cancelled, neither threads nor memories to send from have grown."""
+    """After every request, one of them cancelled, neither threads nor memories to send from have grown."""
 
     async def scenario(nodes: Nodes) -> None:
         prefill, decode = pair(nodes)
-        for _ in range(3):
-            assert await served(prefill, decode, 3)
+        *complete, cancelled = range(len(REQUESTS))
+        for number in complete:
+            assert await served(prefill, decode, number)
             await idle(prefill, decode)
+        ask(prefill, decode, cancelled)
+        await until(lambda: any(line["id"] == cancelled for line in prefill.journal("produced")))
+        for node in (prefill, decode):
+            node.tell("cancel", id=cancelled)
+        await idle(prefill, decode)
         for node in (prefill, decode):
             kernels: Kernels | None = node.instance.prefill._kernels
             assert kernels is not None

@@ -95,3 +95,15 @@ def test_a_server_that_is_told_to_end_sends_its_watchers_away(tmp_path: Path) ->
         assert time.monotonic() - asked_s < 10
         assert server.stderr is not None
         assert server.stderr.read() == ""
+
+
+def test_where_no_history_can_be_kept_is_said(tmp_path: Path) -> None:
+    """As on a full disk: what cannot be used and why, and no traceback."""
+    serve = [sys.executable, "-m", "testbed.serve", "--port", "0", "--runs", tmp_path]
+    ended = subprocess.run(
+        ["env", "-u", TOKEN_VARIABLE, "prlimit", "--fsize=0", *serve],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.startswith(f"--runs {tmp_path}: cannot be used: ")
+    assert "Traceback" not in ended.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -68,6 +69,23 @@ def test_a_damaged_run_holds_up_no_other(served: tuple[httpx.Client, Parts], fil
     assert "good-1" in listed(client)
     assert client.get("/api/v1/runs/odd-1").status_code in (200, 404)
     assert client.post("/api/v1/runs/odd-1/stop", json={}).status_code == 409
+
+
+def test_an_index_that_cannot_be_written_is_told_as_such(
+    served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: 503, with what to look at, and not a fault of the server's."""
+    client, parts = served
+
+    def full(**_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(parts.history, "page", full)
+    answer = client.get("/api/v1/runs")
+    assert answer.status_code == 503
+    (problem,) = answer.json()["problems"]
+    assert (problem["where"], problem["found"]) == ("history", "database or disk is full")
+    assert problem["next_step"]
 
 
 def test_what_nobody_has_thought_of_does_not_end_the_indexer(

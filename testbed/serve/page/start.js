@@ -31,7 +31,8 @@ async function directoryOf(start) {
     const found = await get(`starts/${start}`);
     if (found.run) return found.run;
     if (found.exit_code !== null) {
-      throw new Problems(0, [{ where: `exit code ${found.exit_code}`, found: found.said || "it said nothing" }]);
+      const silent = { found: "it said nothing", next_step: "is there room left where runs go?" };
+      throw new Problems(0, [{ where: `exit code ${found.exit_code}`, ...(found.said ? { found: found.said } : silent) }]);
     }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
