@@ -30,7 +30,6 @@ from testbed.kernel import drafts, enclosed, groups, image, scratch
 from testbed.kernel.build import cache_dir, is_building, places
 
 app = typer.Typer(add_completion=False)
-WORK: Final = enclosed.NOTES / "work"
 DRAFT_S: Final = 3600.0
 """A draft in the cache takes seconds."""
 GONE_S: Final = 5.0
@@ -94,8 +93,8 @@ def left() -> Iterator[Left]:
         for mount in mounted_below(path):
             yield Left(f"mount {mount}", partial(_unmount, mount))
         yield Left(f"directory {path}", partial(_remove, path))
-    if WORK.is_dir() and not enclosed.notes():
-        yield Left(f"directory {WORK}", _remove_work, of_root=True)
+    if enclosed.WORK.is_dir() and not enclosed.notes():
+        yield Left(f"directory {enclosed.WORK}", _remove_work, of_root=True)
 
 
 def unclaimed() -> list[str]:
@@ -159,11 +158,11 @@ def _remove(directory: Path) -> bool:
 
 
 def _remove_work() -> bool:
-    """Where runs on this kernel mount a file system of their own, each for itself; nothing lies in it."""
+    """A run that ended by itself has removed it."""
     with suppress(OSError):
-        WORK.rmdir()
-        WORK.parent.rmdir()
-    return not WORK.exists()
+        enclosed.WORK.rmdir()
+        enclosed.NOTES.rmdir()
+    return not enclosed.WORK.exists()
 
 
 if __name__ == "__main__":

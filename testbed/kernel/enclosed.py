@@ -28,6 +28,8 @@ from testbed.errors import ShapingError
 from testbed.kernel import groups
 
 NOTES: Final = Path("/run/testbed")
+WORK: Final = NOTES / "work"
+"""Where COMMAND mounts a file system of its own, which goes with it; all runs use this one empty directory."""
 PATIENCE_S: Final = 8.0
 """How long COMMAND may take to end; less than whoever asked this process gives it."""
 STEP_S: Final = 0.2
@@ -91,6 +93,9 @@ def _put_back(note: Path) -> bool:
                 if (before := _settings(note)) is not None:
                     sysctl.put_back(before)
         note.unlink(missing_ok=True)
+        if not notes():
+            with suppress(OSError):
+                WORK.rmdir()
     return gone
 
 

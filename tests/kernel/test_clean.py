@@ -48,7 +48,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setattr(scratch, "FRESH_S", 0.0)
     monkeypatch.setattr(enclosed, "NOTES", places.notes)
     monkeypatch.setattr(groups, "labels", list)
-    monkeypatch.setattr(clean, "WORK", places.notes / "work")
+    monkeypatch.setattr(enclosed, "WORK", places.notes / "work")
     monkeypatch.setenv("TESTBED_CACHE", str(places.cache))
     return places
 

@@ -72,6 +72,7 @@ def machine() -> dict[str, Any]:
         "groups": groups.labels(),
         "settings": sysctl.of_kernel(),
         "notes": enclosed.notes(),
+        "work": enclosed.WORK.exists(),
     }
 
 
