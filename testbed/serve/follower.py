@@ -35,8 +35,11 @@ class _Tail:
 
     def __init__(self, path: Path) -> None:
         self._path, self._read, self._rest = path, 0, b""
+        self.behind = False
+        """Whether there was more than was read of it."""
 
     def new_lines(self) -> list[bytes]:
+        self.behind = False
         try:
             if not self._path.is_file():
                 return []
@@ -46,6 +49,7 @@ class _Tail:
         except OSError:
             return []
         self._read += len(text)
+        self.behind = len(text) == CHUNK_BYTES
         *lines, self._rest = (self._rest + text).split(b"\n")
         return lines
 
@@ -67,6 +71,11 @@ class Follower:
         """Whether nobody carries the run out any more."""
         carrier = carriers.of_run(self.run)
         return carrier is None or not carrier.alive
+
+    @property
+    def behind(self) -> bool:
+        """Whether the last look did not reach the end of what there was."""
+        return any(tail.behind for tail in self._tails.values())
 
     def look(self) -> tuple[bool, bool]:
         """Whether the run was over before this look, and whether there was anything new."""

@@ -291,6 +291,49 @@ def test_twenty_watchers_share_one_follower_and_its_events(
     assert parsed(got[0][-1])[1] == {"state": "FAIL"}
 
 
+def test_a_journal_that_never_pauses_is_watched_all_the_same(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is something new at every look: what there was at the first is shown at once."""
+
+    class Busy(Follower):
+        looks = 0
+
+        def look(self) -> tuple[bool, bool]:
+            link(run, self.looks / 10, self.looks)
+            self.looks += 1
+            return super().look()
+
+    monkeypatch.setattr(live, "Follower", Busy)
+    begin(run)
+
+    async def scenario() -> None:
+        followed = live.Live(run.path.parent)
+        events = followed.events(run.path.name)
+        assert parsed(await anext(events))[0] == "whole"
+        watched = followed._watched[run.path.name]
+        assert watched.follower.looks == 1  # type: ignore[attr-defined]
+        followed.closing = True
+        assert [event async for event in events if parsed(event)[0] == "end"] == []
+
+    played(scenario)
+
+
+def test_nobody_waits_for_what_will_not_come(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that cannot be followed ends the events, of those too that came while it was read."""
+
+    def broken(_: Follower) -> tuple[bool, bool]:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(live.Follower, "look", broken)
+
+    async def scenario() -> None:
+        found = [event async for event in live.Live(run.path.parent).events(run.path.name)]
+        assert [parsed(event)[0] for event in found] == []
+
+    played(scenario)
+
+
 def test_a_watcher_that_reads_too_slowly_gets_the_whole_again(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
