@@ -65,10 +65,8 @@ def list_runs(  # noqa: PLR0917 - FastAPI passes them by name
 def get_run(run: RunName, parts: Given) -> RunDetail:
     """One run: verdict, what was measured, and its files."""
     directory = parts.directory(run)
+    parts.history.put(run)
     row = parts.history.get(run)
-    if row is None or row["state"] == "RUNNING":
-        parts.history.put(run)
-        row = parts.history.get(run)
     if row is None:
         raise Failed(404, Problem(f"run {run}", "holds no plan that can be read"))
     verdict = read(RunDir(directory).verdict, Verdict)

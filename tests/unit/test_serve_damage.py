@@ -17,8 +17,9 @@ import pytest
 from testbed import tables
 from testbed.errors import ScenarioError
 from testbed.rundir import RunDir
-from testbed.serve import application, curves, exposition
+from testbed.serve import application, contained, curves, exposition
 from testbed.serve.parts import Parts
+from testbed.serve.scenarios import Scenarios
 from tests.unit.serve_client import client_of
 from tests.unit.serve_runs import write_small, write_verdict
 from tests.unit.synthetic_plan import make_plan
@@ -123,6 +124,16 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(served: tuple[httpx.Client,
     assert client.get("/api/v1/scenarios").json() == []
     assert client.get("/api/v1/runs/odd-1").json()["run"]["state"] == "UNKNOWN"
     assert client.get("/api/v1/runs/odd-1/signals").status_code == 200
+
+
+def test_a_run_is_as_it_was_judged_last(served: tuple[httpx.Client, Parts]) -> None:
+    """By whomever: nobody has to ask for the list first."""
+    client, parts = served
+    run = write_small(parts.runs, "odd", 1, status=None)
+    assert client.get("/api/v1/runs/odd-1").json()["run"]["state"] == "UNKNOWN"
+    write_verdict(run, "PASS")
+    found = client.get("/api/v1/runs/odd-1").json()
+    assert (found["run"]["state"], found["results"][0]["status"]) == ("PASS", "PASS")
 
 
 def test_a_damaged_record_leaves_the_metrics_of_others(
