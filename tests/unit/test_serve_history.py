@@ -316,3 +316,19 @@ def test_a_record_that_breaks_the_metrics_does_not_stop_the_index(
     index.close()
     assert [one["directory"] for one in history.trend("congestion", "ttft_s.p90", 9)] == ["congestion-1"]
     assert "no metrics of congestion-2" in caplog.text
+
+
+def test_an_index_that_is_closed_reads_no_more(
+    runs: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that have come since nobody looked wait for the next server; this one ends at once."""
+    index = Indexer(history)
+    measured: list[Path] = []
+    monkeypatch.setattr(main_metrics, "of_run", lambda directory: measured.append(directory) or [])
+    monkeypatch.setattr("testbed.serve.indexer.EVERY_S", 0.0)
+    index.start()
+    assert index._ready.wait(20)
+    time.sleep(0.1)  # until it waits for somebody to look
+    write_small(runs, seed=1)
+    index.close()
+    assert measured == []
