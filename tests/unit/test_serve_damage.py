@@ -136,6 +136,26 @@ def test_a_run_is_as_it_was_judged_last(served: tuple[httpx.Client, Parts]) -> N
     assert (found["run"]["state"], found["results"][0]["status"]) == ("PASS", "PASS")
 
 
+def test_files_that_are_removed_meanwhile_are_not_listed(
+    served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a record is made again: the others are listed."""
+    client, parts = served
+    run = recorded(parts.runs, 1)
+    found = contained.find
+
+    def removing(directory: Path, wanted: str) -> Path | None:
+        path = found(directory, wanted)
+        if wanted == "record/requests.parquet":
+            run.record.joinpath("requests.parquet").unlink()
+        return path
+
+    monkeypatch.setattr(contained, "find", removing)
+    files = [file["name"] for file in client.get("/api/v1/runs/congestion-1").json()["files"]]
+    assert "record/transfers.parquet" in files
+    assert "record/requests.parquet" not in files
+
+
 def test_a_damaged_record_leaves_the_metrics_of_others(
     served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +213,17 @@ def test_odd_scenario_files_leave_the_list_of_the_others(served: tuple[httpx.Cli
     found = {one["path"]: one["name"] for one in client.get("/api/v1/scenarios").json()}
     assert set(found) == {"good.yaml", "half.yaml", "long.yaml"}
     assert (found["good.yaml"], found["half.yaml"]) == ("good", "")
+
+
+def test_runs_below_the_scenarios_are_no_scenarios(tmp_path: Path) -> None:
+    """As with `--scenarios .`: each run has a copy of its scenario, and so has each draft."""
+    text = "name: good\nquestion: why?\nlink: {}\n"
+    (tmp_path / "good.yaml").write_text(text)
+    for place in ("runs/good-1", "runs/drafts/good-1", "below/runs"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "scenario.yaml").write_text(text)
+    known = Scenarios(tmp_path, tmp_path / "runs").known()
+    assert [one.path for one in known] == ["good.yaml", "below/runs/scenario.yaml"]
 
 
 @pytest.mark.parametrize("line", ["name: 0x" + "f" * 6000, "seed: 0x" + "f" * 6000, 'name: "\\ud800"'])
