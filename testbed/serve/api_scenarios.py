@@ -100,7 +100,9 @@ def get_start(start: Annotated[int, Field(ge=1, lt=START_NUMBERS)], parts: Given
     """What has become of a start: its run directory as soon as it has one."""
     found = parts.processes.get(start)
     if found is None:
-        raise Failed(404, Problem(f"start {start}", "this server has not started it"))
+        raise Failed(
+            404, Problem(f"start {start}", "this server has not started it", next_step="see /api/v1/runs")
+        )
     if found.run is not None:
         parts.history.put(found.run)
     return StartOut(start=start, run=found.run, exit_code=found.exit_code, said=found.said())
