@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +102,25 @@ def test_the_newest_checks_are_made_whatever_older_ones_do(client: httpx.Client,
         for one in [pool.submit(client.post, "/api/v1/check", json={"text": TEXT}) for _ in slow]:
             assert one.result().status_code == 200
         assert slow[1].result().status_code == 503
+
+
+def test_a_start_gives_way_to_no_check(client: httpx.Client, root: Path) -> None:
+    """Somebody may type on after it; when only starts are under way, the next one is told to try again."""
+    with ThreadPoolExecutor() as pool:
+        starts = [pool.submit(client.post, "/api/v1/runs", json=SLEEP)]
+        until(lambda: len(alive(root)) == 1)
+        for _ in range(3):
+            assert client.post("/api/v1/check", json={"text": TEXT}).json()["problems"] == []
+        assert not starts[0].done()
+        starts.append(pool.submit(client.post, "/api/v1/runs", json=SLEEP))
+        until(lambda: len(alive(root)) == 2)
+        refused = client.post("/api/v1/runs", json=SLEEP)
+        assert refused.status_code == 503
+        assert refused.json()["problems"][0]["next_step"] == "try again"
+        for pid in alive(root):
+            os.kill(int(pid), signal.SIGKILL)
+        for one in starts:
+            assert "slp:X" in one.result().text
 
 
 def test_whoever_leaves_leaves_no_check_behind(client: httpx.Client, root: Path) -> None:
