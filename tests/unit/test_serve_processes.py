@@ -84,8 +84,18 @@ def test_a_run_is_told_to_end_first_gently(tmp_path: Path, sleeper: subprocess.P
     assert not runs.stop(run.path.name)
     run.carrier.write_bytes(msgspec.json.encode(of(sleeper)))
     assert runs.stop(run.path.name)
-    assert sleeper.wait(10) != 0
+    assert sleeper.wait(10) not in (0, -signal.SIGTERM)
     assert not runs.stop(run.path.name)
+    deaf = "import signal; signal.signal(signal.SIGINT, lambda *_: print('told', flush=True));"
+    command = [sys.executable, "-c", f"{deaf} {SLEEPER[-1]}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        run.carrier.write_bytes(msgspec.json.encode(of(process)))
+        assert runs.stop(run.path.name)
+        assert process.stdout.readline() == b"told\n"
+        assert runs.stop(run.path.name)
+        assert process.wait(10) == -signal.SIGTERM
 
 
 def test_the_process_of_a_judged_run_is_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
