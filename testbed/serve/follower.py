@@ -84,12 +84,15 @@ class Follower:
 
     def advance(self) -> bool:
         """Read what is new; False when nothing was."""
+        catching_up = self.behind
         lines = list(self._new_lines())
         self.frames.add(lines)
         for text in self._console.new_lines():
             if text.startswith(b"@stage "):
                 self._stage = text[7:60].decode("ascii", "replace").strip()
         now_s = time.monotonic()
+        if catching_up:
+            self._seen.clear()  # how fast a journal is read is not how fast the run is
         self._seen.append((now_s, self.frames.newest_s))
         while now_s - self._seen[0][0] > SPEED_WINDOW_S:
             self._seen.popleft()

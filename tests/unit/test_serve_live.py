@@ -14,7 +14,7 @@ from testbed import carriers
 from testbed.journal_lines import LinkSample, Request, Start
 from testbed.report.signals import percentile
 from testbed.rundir import RunDir
-from testbed.serve import live
+from testbed.serve import follower, live
 from testbed.serve.follower import Follower
 from testbed.serve.frames import Frames
 from tests.unit.serve_runs import write_small, write_verdict
@@ -121,6 +121,26 @@ def test_what_sockets_sent_again_was_sent_since_they_were_sampled(run: RunDir) -
     shown = [frames.values(number)["retrans_bps"] for number in range(7)]
     both = 4_000 / 3 + 8_000 * 2 / 3
     assert shown == pytest.approx([4_000, 4_000, 4_000, both, 8_000, 8_000, 8_000 * 2 / 3])
+
+
+def test_the_speed_is_that_of_the_run_and_not_of_the_reading(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes late reads a long journal piece by piece, in no time."""
+    wall_s = 0.0
+    monkeypatch.setattr(follower, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(follower.time, "monotonic", lambda: wall_s)
+    begin(run)
+    for second in range(100):
+        link(run, second, second)
+    late = Follower(run.path)
+    while late.advance():
+        wall_s += 0.1
+    for second in range(100, 103):
+        link(run, second * 1.0, second)
+        wall_s += 1
+        late.advance()
+    assert late.now()["speed"] == pytest.approx(1.0, rel=0.1)
 
 
 def test_percentiles_are_those_of_the_report() -> None:
