@@ -103,7 +103,7 @@ class Scenarios:
             else:
                 raise ScenarioError(Problem(str(self._drafts), "is full", next_step="remove old drafts"))
             for beside in original.parent.iterdir():
-                if beside.name == original.name:
+                if beside.name == original.name or beside.resolve() == self._runs.resolve():
                     continue
                 if beside.is_file() and beside.stat().st_size <= COPIED_BYTES:
                     shutil.copy2(beside, directory)

@@ -216,14 +216,16 @@ def test_odd_scenario_files_leave_the_list_of_the_others(served: tuple[httpx.Cli
 
 
 def test_runs_below_the_scenarios_are_no_scenarios(tmp_path: Path) -> None:
-    """As with `--scenarios .`: each run has a copy of its scenario, and so has each draft."""
+    """As with `--scenarios .`: each run has a copy of its scenario, each draft too, and that is no loop."""
     text = "name: good\nquestion: why?\nlink: {}\n"
     (tmp_path / "good.yaml").write_text(text)
     for place in ("runs/good-1", "runs/drafts/good-1", "below/runs"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "scenario.yaml").write_text(text)
-    known = Scenarios(tmp_path, tmp_path / "runs").known()
-    assert [one.path for one in known] == ["good.yaml", "below/runs/scenario.yaml"]
+    scenarios = Scenarios(tmp_path, tmp_path / "runs")
+    assert [one.path for one in scenarios.known()] == ["good.yaml", "below/runs/scenario.yaml"]
+    draft = scenarios.draft(text, tmp_path / "good.yaml")
+    assert sorted(one.name for one in draft.parent.iterdir()) == ["below", "good.yaml"]
 
 
 @pytest.mark.parametrize("line", ["name: 0x" + "f" * 6000, "seed: 0x" + "f" * 6000, 'name: "\\ud800"'])
