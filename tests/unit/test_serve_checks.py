@@ -31,6 +31,14 @@ kinds = [os.readlink(f"/proc/self/fd/{one}").partition(":")[0] for one in os.lis
 with open(f"{PLACE}/seen.json", "w") as file:
     json.dump({"token": os.environ.get("TESTBED_TOKEN"), "kinds": kinds}, file)
 """
+LEAVER = """
+import subprocess, sys
+left = "import os, time; open(f'{PLACE}/{os.getpid()}.pid', 'w').close(); time.sleep(1000)"
+subprocess.Popen([sys.executable, "-c", f"PLACE = {PLACE!r}; {left}"], start_new_session=True)
+import glob, time
+while not glob.glob(f"{PLACE}/*.pid"):
+    time.sleep(0.01)
+"""
 SLEEP = {"scenario": "full_rate.yaml", "overrides": ["policy.name=slp:X", "policy.threshold=1000"]}
 
 
@@ -40,6 +48,8 @@ def root(tmp_path: Path) -> Path:
     found.mkdir()
     (found / "full_rate.yaml").write_text(TEXT)
     (found / "slp.py").write_text(f"PLACE = {str(found)!r}{SLEEPER}")
+    (found / "leaver.py").write_text(f"PLACE = {str(found)!r}{LEAVER}")
+    (found / "stayer.py").write_text(f"PLACE = {str(found)!r}{LEAVER}time.sleep(1000)\n")
     (found / "spy.py").write_text(f"PLACE = {str(found)!r}{SPY}")
     return found
 
@@ -134,6 +144,18 @@ def test_whoever_leaves_leaves_no_check_behind(client: httpx.Client, root: Path)
         connection.close()
         assert client.get("/api/v1/runs").status_code == 200
         assert client.post("/api/v1/runs/x/stop", json={}).status_code == 404
+    until(lambda: not alive(root))
+
+
+@pytest.mark.parametrize("policy", ["leaver", "stayer"])
+def test_what_a_policy_has_left_behind_is_ended(
+    client: httpx.Client, root: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a session of its own, too; whether the check comes to its end or is ended."""
+    monkeypatch.setattr(checks, "LIMIT_S", 4.0)
+    asked = {**SLEEP, "overrides": [f"policy.name={policy}:X", "policy.threshold=1000"]}
+    client.post("/api/v1/check", json=asked)
+    assert len(list(root.glob("*.pid"))) == 1
     until(lambda: not alive(root))
 
 
