@@ -171,9 +171,11 @@ def new_run_dir(out: Path, plan: Plan, *, latest: bool = True) -> RunDir:
         directory = RunDir(path)
         directory.journal.mkdir()
         if latest:
-            link = out / "latest"
+            # In one step, as runs may start together; hidden until then.
+            link = out / f".latest-{path.name}"
             link.unlink(missing_ok=True)
             link.symlink_to(path.name)
+            link.replace(out / "latest")
     except OSError as error:
         problem = Problem(f"--out {out}", f"cannot make a run directory: {error}", "a writable directory")
         raise ScenarioError(problem) from None

@@ -61,9 +61,9 @@ def draw(plan: Plan, tables: Tables, verdict: Verdict, numbers: Sequence[Number]
     for line in textwrap.wrap(plan.question, LETTERS_A_LINE):
         page.text(line, "title", 26)
     page.text(verdict.status, f"word {verdict.status}", 32)
-    page.text(verdict.note, "ink")
-    for reason in verdict.trust[:MOST_RESULTS]:
-        page.text(f"not trusted: {reason}", "ink")
+    for said in (verdict.note, *(f"not trusted: {reason}" for reason in verdict.trust[:MOST_RESULTS])):
+        for line in textwrap.wrap(said, LETTERS_A_LINE + 20):
+            page.text(line, "ink")
     page.skip(8)
     for one in verdict.results[:MOST_RESULTS]:
         measured = f"{one.name}: {shown(one.measured, one.unit)}; allowed: {one.bound}"
@@ -134,4 +134,5 @@ def _cut(text: str) -> str:
 def _coloured(drawing: str) -> str:
     """With the colours of the page in the light."""
     colours = dict(re.findall(r"--(\w+): (#\w+)", asset("report.css").partition("}")[0]))
-    return re.sub(r"var\(--(\w+)\)", lambda name: colours[name[1]], letters(drawing))
+    # A text may hold what looks like a colour, and is none.
+    return re.sub(r"var\(--(\w+)\)", lambda name: colours.get(name[1], name[0]), letters(drawing))

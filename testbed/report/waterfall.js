@@ -138,7 +138,9 @@
   function open(t, id = null) {
     const ticks = t / unit, found = [];
     for (let row = 0; row < count; row++) {
-      if (sent[row] <= ticks && (data.done[row] === null || sent[row] + data.done[row] >= ticks)) found.push(row);
+      const there = sent[row] <= ticks && (data.done[row] === null || sent[row] + data.done[row] >= ticks);
+      // The one that was asked for may have ended at this very moment, within what was rounded.
+      if (there || data.id[row] === id) found.push(row);
     }
     const under = all ? Math.max(upTo(all.sent, ticks) - upTo(all.ended, ticks), found.length) : found.length;
     const which = all ? `${found.length} of ${under}` : String(found.length);

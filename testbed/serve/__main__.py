@@ -28,6 +28,9 @@ def serve(
     *,
     host: Annotated[str, typer.Option(help="The address or name to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: one that is free.")] = 8070,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Another name to be called by, such as that of a proxy.")
+    ] = None,
     runs: Annotated[Path, typer.Option(help="Where run directories lie, and go.")] = Path("runs"),
     scenarios: Annotated[Path, typer.Option(help="The scenarios that can be run.")] = Path("scenarios"),
 ) -> None:
@@ -38,11 +41,11 @@ def serve(
     from testbed.serve import application  # noqa: PLC0415
 
     token = os.environ.get(TOKEN_VARIABLE, "")
-    _check(host, port, scenarios, token)
+    _check(host, port, name or [], scenarios, token)
     listening = _listen(host, port)
     address, bound = listening.getsockname()[:2]
     unbound = ipaddress.ip_address(address).is_unspecified
-    names = {host, address} | ({socket.gethostname()} if unbound else set())
+    names = {host, address, *(name or [])} | ({socket.gethostname()} if unbound else set())
     try:
         guarded, parts = application.make(runs, scenarios, token=token, names=names, any_address=unbound)
     except (OSError, sqlite3.Error) as error:
@@ -73,7 +76,7 @@ def serve(
     Server(config).run(sockets=[listening])
 
 
-def _check(host: str, port: int, scenarios: Path, token: str) -> None:
+def _check(host: str, port: int, names: list[str], scenarios: Path, token: str) -> None:
     problems = []
     if not 0 <= port <= HIGHEST_PORT:
         problems.append(Problem(f"--port {port}", "is no port", f"0 to {HIGHEST_PORT}"))
@@ -81,14 +84,11 @@ def _check(host: str, port: int, scenarios: Path, token: str) -> None:
         problems.append(
             Problem(f"--scenarios {scenarios}", "is no directory", "a directory of scenario files")
         )
-    if host.lower() not in LOOPBACK and not token:
-        problems.append(
-            Problem(
-                f"--host {host}",
-                "without a token, whoever reaches this machine could run programs on it",
-                f"a token in the variable {TOKEN_VARIABLE}, or 127.0.0.1",
-            )
-        )
+    reached = [] if host.lower() in LOOPBACK else [(f"--host {host}", ", or 127.0.0.1")]
+    reached += [(f"--name {name}", "") for name in names]
+    found = "without a token, whoever reaches this machine could run programs on it"
+    for where, otherwise in reached if not token else []:
+        problems.append(Problem(where, found, f"a token in the variable {TOKEN_VARIABLE}{otherwise}"))
     if token and len(token) < LEAST_TOKEN:
         found = f"has {len(token)} characters"
         problems.append(

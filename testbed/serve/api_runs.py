@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from testbed.errors import Problem, TestbedError
 from testbed.rundir import RunDir
 from testbed.serve import contained, curves
+from testbed.serve.handed import Handed
 from testbed.serve.parts import Failed, Given, errors, errors_as_json
 from testbed.serve.shapes import (
     Comparison,
@@ -65,10 +66,8 @@ def list_runs(  # noqa: PLR0917 - FastAPI passes them by name
 def get_run(run: RunName, parts: Given) -> RunDetail:
     """One run: verdict, what was measured, and its files."""
     directory = parts.directory(run)
+    parts.history.put(run)
     row = parts.history.get(run)
-    if row is None or row["state"] == "RUNNING":
-        parts.history.put(run)
-        row = parts.history.get(run)
     if row is None:
         raise Failed(404, Problem(f"run {run}", "holds no plan that can be read"))
     verdict = read(RunDir(directory).verdict, Verdict)
@@ -126,8 +125,8 @@ def get_file(run: RunName, file: str, parts: Given) -> FileResponse:
         raise Failed(404, Problem(f"file {file[:200]!r}", "is not there, or is not handed out", allowed))
     if path.name == "report.html":
         headers = {"content-security-policy": REPORT_POLICY}
-        return FileResponse(path, media_type=contained.MEDIA[path.suffix], headers=headers)
-    return FileResponse(path, media_type=contained.MEDIA[path.suffix], filename=f"{run}-{path.name}")
+        return Handed(path, media_type=contained.MEDIA[path.suffix], headers=headers)
+    return Handed(path, media_type=contained.MEDIA[path.suffix], filename=f"{run}-{path.name}")
 
 
 @router.get("/comparison", responses=errors(404, 409))

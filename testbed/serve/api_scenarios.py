@@ -74,7 +74,7 @@ async def check(request: Request, asked: Asked, parts: Given) -> Checked:
 @router.post("/runs", status_code=202, tags=["runs"], responses=errors(404, 409, 415))
 async def start_run(request: Request, asked: Asked, parts: Given, response: Response) -> Started:
     """Start a run of a scenario, or of a text, which is kept among the drafts: no scenario is overwritten."""
-    found, lines = await _look(request, asked, parts)
+    found, lines = await _look(request, asked, parts, gives_way=False)
     if found.plan is None:
         raise Failed(422, *found.problems, lines=lines)
     number = await asyncio.to_thread(_start, asked, parts)
@@ -100,18 +100,22 @@ def get_start(start: Annotated[int, Field(ge=1, lt=START_NUMBERS)], parts: Given
     """What has become of a start: its run directory as soon as it has one."""
     found = parts.processes.get(start)
     if found is None:
-        raise Failed(404, Problem(f"start {start}", "this server has not started it"))
+        raise Failed(
+            404, Problem(f"start {start}", "this server has not started it", next_step="see /api/v1/runs")
+        )
     if found.run is not None:
         parts.history.put(found.run)
     return StartOut(start=start, run=found.run, exit_code=found.exit_code, said=found.said())
 
 
-async def _look(request: Request, asked: Asked, parts: Parts) -> tuple[Found, list[int | None]]:
+async def _look(
+    request: Request, asked: Asked, parts: Parts, *, gives_way: bool = True
+) -> tuple[Found, list[int | None]]:
     """What was found, and the lines of its problems."""
     question = await asyncio.to_thread(_question, asked, parts)
     try:
         # The body has been read: what comes next is that the client leaves.
-        found = await parts.checks.check(question, request.receive())
+        found = await parts.checks.check(question, request.receive(), gives_way=gives_way)
     except Dropped as dropped:
         raise Failed(dropped.status, dropped.problem) from None
     name = asked.scenario or scenarios.UNNAMED

@@ -39,26 +39,31 @@ class Checks:
     """The checks that are under way; of one event loop."""
 
     def __init__(self) -> None:
-        self._running: dict[asyncio.Task[Found], None] = {}
+        self._running: dict[asyncio.Task[Found], bool] = {}
+        """And whether each gives way to newer ones."""
 
     def end(self) -> None:
         """End all of them, as the server ends; may be called from a signal handler."""
         for task in list(self._running):
             task.get_loop().call_soon_threadsafe(task.cancel)
 
-    async def check(self, asked: Question, gone: Awaitable[object]) -> Found:
+    async def check(self, asked: Question, gone: Awaitable[object], *, gives_way: bool = True) -> Found:
         """What a text would run, or its problems.
 
-        The oldest check gives way when there are too many: who types on does not want it any more.
+        The oldest that may gives way when there are too many: who types on does not want it any more. Whoever
+        starts a run does.
         Raises Dropped when this one gave way, took too long, or failed, or when `gone` came true first.
         """
+        left = asyncio.ensure_future(gone)
         while len(self._running) >= MOST_AT_ONCE:
-            oldest = next(iter(self._running))
+            oldest = next((one for one, may in self._running.items() if may), None)
+            if oldest is None:
+                left.cancel()
+                raise Dropped(503, f"waits for {MOST_AT_ONCE} runs that are being started", "", "try again")
             del self._running[oldest]
             oldest.cancel()
         work = asyncio.create_task(_look(asked))
-        self._running[work] = None
-        left = asyncio.ensure_future(gone)
+        self._running[work] = gives_way
         try:
             await asyncio.wait({work, left}, timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not work.cancelled():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,13 +37,23 @@ def listed(directory: Path) -> Iterator[tuple[str, int]]:
     """What can be had of a run: (name within the directory, size in bytes), in order."""
     wanted = [*FILES]
     for folder, suffixes in FOLDERS.items():
-        if (directory / folder).is_dir() and not (directory / folder).is_symlink():
-            names = sorted(path.name for path in (directory / folder).iterdir())
-            wanted += [f"{folder}/{name}" for name in names if name.endswith(suffixes)]
+        # A run may be removed, or made again from its journal, at any moment.
+        with suppress(OSError):
+            if not (directory / folder).is_symlink():
+                names = sorted(path.name for path in (directory / folder).iterdir())
+                wanted += [f"{folder}/{name}" for name in names if name.endswith(suffixes)]
     for name in wanted:
         path = find(directory, name)
-        if path is not None:
-            yield name, path.stat().st_size
+        size = None if path is None else _size(path)
+        if size is not None:
+            yield name, size
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def find(directory: Path, wanted: str) -> Path | None:

@@ -151,7 +151,7 @@ class _Runs:
         seconds = GaugeMetricFamily("testbed_run_virtual_seconds", "Since t0", labels=["scenario", "run"])
         for directory, frames in self._parts.live.followed():
             row = self._parts.history.get(directory)
-            if row is None or not len(frames):
+            if row is None or row["state"] != "RUNNING" or not len(frames):
                 continue
             last = frames.values(len(frames) - 1)
             labels = [row["name"], directory, _model(self._parts.runs / directory)]

@@ -35,8 +35,11 @@ class _Tail:
 
     def __init__(self, path: Path) -> None:
         self._path, self._read, self._rest = path, 0, b""
+        self.behind = False
+        """Whether there was more than was read of it."""
 
     def new_lines(self) -> list[bytes]:
+        self.behind = False
         try:
             if not self._path.is_file():
                 return []
@@ -46,6 +49,7 @@ class _Tail:
         except OSError:
             return []
         self._read += len(text)
+        self.behind = len(text) == CHUNK_BYTES
         *lines, self._rest = (self._rest + text).split(b"\n")
         return lines
 
@@ -68,6 +72,11 @@ class Follower:
         carrier = carriers.of_run(self.run)
         return carrier is None or not carrier.alive
 
+    @property
+    def behind(self) -> bool:
+        """Whether the last look did not reach the end of what there was."""
+        return any(tail.behind for tail in self._tails.values())
+
     def look(self) -> tuple[bool, bool]:
         """Whether the run was over before this look, and whether there was anything new."""
         over = self.over
@@ -75,12 +84,15 @@ class Follower:
 
     def advance(self) -> bool:
         """Read what is new; False when nothing was."""
+        catching_up = self.behind
         lines = list(self._new_lines())
         self.frames.add(lines)
         for text in self._console.new_lines():
             if text.startswith(b"@stage "):
                 self._stage = text[7:60].decode("ascii", "replace").strip()
         now_s = time.monotonic()
+        if catching_up:
+            self._seen.clear()  # how fast a journal is read is not how fast the run is
         self._seen.append((now_s, self.frames.newest_s))
         while now_s - self._seen[0][0] > SPEED_WINDOW_S:
             self._seen.popleft()

@@ -6,7 +6,8 @@ a line may still change the values of the newest stretches, as writers do not wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +33,8 @@ MOST_STRETCHES: Final = 20_000
 """Whatever a damaged journal says: later moments fall into the last of these."""
 SHARE_WINDOW_S, TTFT_WINDOW_S = 10.0, 15.0
 """As in the report's charts of the same name."""
+TCP_EVERY_S: Final = 1.0
+"""Sockets are sampled at least so often. What a sample has more was sent within it, as in the report."""
 BITS: Final = 8
 
 SIGNALS: Final = (
@@ -60,9 +63,11 @@ class _Stretch:
     """Signals of which the last value counts, in this stretch or before it."""
     noted: set[str] = field(default_factory=set)
     """Those of them that were noted in this stretch."""
-    sent_bytes: int = 0
+    sent_bytes: float = 0.0
+    sent_s: float = 0.0
+    """The part of the stretch in which these were sent."""
     queue_bytes: int = 0
-    retrans_bytes: int = 0
+    retrans_bytes: float = 0.0
     routed: int = 0
     offloaded: int = 0
     ttfts_s: list[float] = field(default_factory=list)
@@ -90,7 +95,7 @@ class Frames:
         self._t0_ns: int | None = None
         self._early: list[Line] = []
         self._stretches: list[_Stretch] = []
-        self._tx_bytes: int | None = None
+        self._link_before: tuple[float, int] | None = None
         self._retrans_bytes: dict[tuple[str, str, str], int] = {}
         self._changed: set[int] = set()
 
@@ -117,15 +122,14 @@ class Frames:
     def values(self, number: int) -> Values:
         """Every signal in this stretch; None: nothing was measured."""
         one = self._stretches[number]
-        rate = BITS / self.stretch_s
         shares = self._trailing(number, SHARE_WINDOW_S)
         routed = sum(each.routed for each in shares)
         ttfts = sorted(t_s for each in self._trailing(number, TTFT_WINDOW_S) for t_s in each.ttfts_s)
         return {
             **{name: one.held.get(name) for name in ("capacity_bps", "threshold_tokens")},
-            "goodput_bps": one.sent_bytes * rate if one.sampled else None,
+            "goodput_bps": one.sent_bytes * BITS / one.sent_s if one.sent_s else None,
             "queue_bytes": float(one.queue_bytes) if one.sampled else None,
-            "retrans_bps": one.retrans_bytes * rate if one.sampled else None,
+            "retrans_bps": one.retrans_bytes * BITS / self.stretch_s if one.sampled else None,
             "offloaded_ratio": sum(each.offloaded for each in shares) / routed if routed else None,
             "ttft_p50_s": _percentile(ttfts, 0.5),
             "ttft_p90_s": _percentile(ttfts, 0.9),
@@ -159,23 +163,45 @@ class Frames:
                 self.ended = True
 
     def _link(self, line: LinkSample, t_s: float) -> None:
-        before, self._tx_bytes = self._tx_bytes, line.tx_bytes
+        """What a counter has more was sent evenly since the sample before, however stretches lie to that."""
+        before_s, before_bytes = self._link_before or (t_s, line.tx_bytes)
+        self._link_before = (t_s, line.tx_bytes)
         if t_s < 0:
             return
-        stretch = self._at(t_s)
-        stretch.sampled = True
         lost = line.loss_ratio >= 1.0  # a partition
         self._hold(t_s, "capacity_bps", 0.0 if lost else float(line.rate_bps))
-        stretch.sent_bytes += line.tx_bytes - (line.tx_bytes if before is None else before)
-        stretch.queue_bytes = max(stretch.queue_bytes, line.backlog_bytes)
+        last = self._at(t_s)
+        for stretch, part_s in self._between(before_s, t_s):
+            stretch.sent_bytes += max(0, line.tx_bytes - before_bytes) * part_s / (t_s - before_s)
+            stretch.sent_s += part_s
+            if not stretch.sampled:
+                stretch.queue_bytes, stretch.sampled = line.backlog_bytes, True
+        last.sampled = True
+        last.queue_bytes = max(last.queue_bytes, line.backlog_bytes)
 
     def _tcp(self, line: TcpSample, t_s: float) -> None:
         """Counters are those of a socket; one that fell belongs to a new socket on the same ports."""
         socket = (line.host, line.local, line.remote)
         more = line.bytes_retrans - self._retrans_bytes.get(socket, 0)
         self._retrans_bytes[socket] = line.bytes_retrans
-        if t_s >= 0:
-            self._at(t_s).retrans_bytes += more if more >= 0 else line.bytes_retrans
+        if t_s < 0:
+            return
+        self._at(t_s)
+        sent_bytes = more if more >= 0 else line.bytes_retrans
+        for stretch, part_s in self._between(t_s - TCP_EVERY_S, t_s) if sent_bytes else ():
+            stretch.retrans_bytes += sent_bytes * part_s / TCP_EVERY_S
+
+    def _between(self, from_s: float, to_s: float) -> Iterator[tuple[_Stretch, float]]:
+        """The stretches from one moment to another, which change, and how much of each lies between them.
+
+        Nothing before t0; stretches up to `to_s` are there.
+        """
+        for number in range(self._number(from_s), self._number(to_s) + 1):
+            begin_s, end_s = number * self.stretch_s, (number + 1) * self.stretch_s
+            part_s = min(end_s, to_s) - max(begin_s, from_s, 0.0)
+            if part_s > 0:
+                self._changed.add(number)
+                yield self._stretches[number], part_s
 
     def _control(self, line: Control, t_s: float) -> None:
         self._hold(t_s, "threshold_tokens", float(line.threshold_tokens))
@@ -230,5 +256,9 @@ class Frames:
 
 
 def _percentile(ordered: list[float], share: float) -> float | None:
-    """Of values in order, the nearest rank; None of nothing."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+    """Of values in order, with linear interpolation, as in the report; None of nothing."""
+    if not ordered:
+        return None
+    place = share * (len(ordered) - 1)
+    low, high = math.floor(place), math.ceil(place)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -44,6 +44,8 @@ COLUMNS: Final = (
     "directory, name, question, seed, scale, state, note, started_s, duration_s, virtual_s, wall_s, digest, "
     "scenario_sha256, clock, kernel, changed"
 )
+KNOWN: Final = "directory, state, judged_ns"
+"""What tells whether a run has to be read again."""
 SEARCHED: Final = ("name", "directory", "question", "note", "digest", "seed", "changed")
 
 
@@ -65,33 +67,29 @@ class History:
         self.path = runs / FILE
         self._local = threading.local()
         self._writing = threading.Lock()
-        self._connections: list[sqlite3.Connection] = []
-        runs.mkdir(parents=True, exist_ok=True)
+        self._keeping = threading.Lock()
+        self._connections: dict[threading.Thread, sqlite3.Connection] = {}
         self._make()
 
     def close(self) -> None:
         """Close the connections of all threads, none of which may use it any more."""
-        for connection in self._connections:
-            connection.close()
+        with self._keeping:
+            for connection in self._connections.values():
+                connection.close()
 
     def refresh(self) -> int:
         """Take in what has changed in the directories; returns how many runs had."""
         with self._writing:
-            known = {
-                row["directory"]: row for row in self._all("SELECT directory, state, judged_ns FROM runs")
-            }
+            known = {row["directory"]: row for row in self._all(f"SELECT {KNOWN} FROM runs")}  # noqa: S608
             present: set[str] = set()
             changed: list[tuple[Summary, int]] = []
             many = 0
             for directory in self._directories():
                 present.add(directory)
-                row, judged_ns = known.get(directory), self._judged_ns(directory)
-                if row is not None and judged_ns and row["judged_ns"] == judged_ns:
+                found = self._changed(directory, known.get(directory))
+                if found is None:
                     continue
-                summary = self._summary(directory)
-                if summary is None or (row is not None and not judged_ns and row["state"] == summary.state):
-                    continue
-                changed.append((summary, judged_ns))
+                changed.append(found)
                 if len(changed) == BATCH:
                     self._put(changed)
                     many, changed = many + len(changed), []
@@ -100,11 +98,13 @@ class History:
             return many + len(changed)
 
     def put(self, directory: str) -> None:
-        """Take in one run now."""
-        with self._writing:
-            summary = self._summary(directory)
-            if summary is not None:
-                self._put([(summary, self._judged_ns(directory))])
+        """Take in one run now, if it is not what was taken in before."""
+        # First without the lock: whoever asks about a run that has ended does not wait for a long rebuild.
+        if self._changed(directory, self._known(directory)) is not None:
+            with self._writing:
+                found = self._changed(directory, self._known(directory))
+                if found is not None:
+                    self._put([found])
 
     def page(
         self, *, query: str = "", name: str = "", state: str = "", limit: int = 50, offset: int = 0
@@ -186,6 +186,7 @@ class History:
 
     def _make(self) -> None:
         """Make the file anew unless it is there and usable; one server, and one thread, at a time."""
+        self.runs.mkdir(parents=True, exist_ok=True)  # somebody may have cleared all runs away
         directory = os.open(self.runs, os.O_RDONLY)
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)
@@ -216,6 +217,21 @@ class History:
             for entry in entries:
                 if contained.NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     yield entry.name
+
+    def _known(self, directory: str) -> sqlite3.Row | None:
+        rows = self._all(f"SELECT {KNOWN} FROM runs WHERE directory = ?", [directory])  # noqa: S608
+        return rows[0] if rows else None
+
+    def _changed(self, directory: str, known: sqlite3.Row | None) -> tuple[Summary, int] | None:
+        """What to take in of a run, and when it was judged; None where that is `known`, or cannot be read."""
+        judged_ns = self._judged_ns(directory)
+        if known is not None and judged_ns and known["judged_ns"] == judged_ns:
+            return None
+        summary = self._summary(directory)
+        if summary is None or (known is not None and not judged_ns and known["state"] == summary.state):
+            return None
+        # A verdict that was seen half written is looked at again, whatever time its file keeps.
+        return summary, 0 if summary.state == "RUNNING" else judged_ns
 
     def _summary(self, directory: str) -> Summary | None:
         """None of a run that cannot be read, for whatever reason: others are not to suffer from it."""
@@ -263,7 +279,7 @@ class History:
             self._local.stamp = self._stamp()
             connection = sqlite3.connect(self.path, timeout=30.0, check_same_thread=False)
             self._local.connection = connection
-            self._connections.append(connection)
+            self._keep(connection)
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA synchronous = NORMAL")
         found: sqlite3.Connection = self._local.connection
@@ -272,9 +288,17 @@ class History:
     def _leave(self) -> None:
         """Close this thread's connection, if there is one."""
         if hasattr(self._local, "connection"):
-            self._connections.remove(self._local.connection)
+            with self._keeping:
+                self._connections.pop(threading.current_thread(), None)
             self._local.connection.close()
             del self._local.connection
+
+    def _keep(self, connection: sqlite3.Connection) -> None:
+        """Note whose it is, and close those of threads that have ended: a server's come and go."""
+        with self._keeping:
+            for thread in [one for one in self._connections if not one.is_alive()]:
+                self._connections.pop(thread).close()
+            self._connections[threading.current_thread()] = connection
 
     def _stamp(self) -> tuple[int, int] | None:
         """Which file it is; None when there is none."""

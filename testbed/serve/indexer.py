@@ -48,6 +48,8 @@ class Indexer:
         while not self._closed.is_set():
             self._asked.wait()
             self._asked.clear()
+            if self._closed.is_set():
+                return
             try:
                 self._history.refresh()
                 self._ready.set()
@@ -59,8 +61,8 @@ class Indexer:
             self._closed.wait(EVERY_S)
 
     def _measure(self) -> None:
-        """Compute metrics of runs that have none yet, newest first, until somebody looks again."""
-        while not self._asked.is_set() and (directory := self._history.unmeasured()) is not None:
+        """Compute metrics of runs that have none yet, newest first, until somebody looks again or it ends."""
+        while not self._stopped() and (directory := self._history.unmeasured()) is not None:
             try:
                 found = main_metrics.of_run(self._history.runs / directory)
             except (Exception, PanicException):  # a record may be damaged in ways nobody has thought of
@@ -68,3 +70,6 @@ class Indexer:
                 found = []
             self._history.put_measured(directory, found)
             self._closed.wait(PAUSE_S)
+
+    def _stopped(self) -> bool:
+        return self._asked.is_set() or self._closed.is_set()

@@ -56,6 +56,9 @@ class Watched:
         self.looked_at_s = time.monotonic()
         self.caught_up = asyncio.Event()
         self.finished = False
+        """Whether nobody carries the run out any more, and all of it was read."""
+        self.ended = False
+        """Whether nothing more will be told, for whatever reason."""
         self._whole: bytes | None = None
 
     def whole(self) -> bytes:
@@ -119,10 +122,12 @@ class Live:
         watched = self._follow(run)
         watcher = Watcher()
         await watched.caught_up.wait()
+        if watched.ended and not watched.finished:
+            return
         watched.watchers.add(watcher)
         try:
             yield watched.whole()
-            while not watched.finished and (event := await watcher.events.get()) is not None:
+            while not watched.ended and (event := await watcher.events.get()) is not None:
                 missed, watcher.missed = watcher.missed, False
                 yield watched.whole() if missed else event
             if watched.finished:
@@ -146,7 +151,9 @@ class Live:
         try:
             while not self.closing:
                 over, more = await asyncio.to_thread(watched.follower.look)
-                if more and not watched.caught_up.is_set():
+                # A run under way may have something new at every look: what there was at one is shown.
+                rest = more if over else watched.follower.behind
+                if rest and not watched.caught_up.is_set():
                     continue
                 watched.caught_up.set()
                 changes, now_s = watched.follower.changes(), time.monotonic()
@@ -156,11 +163,12 @@ class Live:
                 if over and not more:
                     watched.finished = True
                     return
-                if not watched.watchers and now_s - watched.looked_at_s > KEPT_S:
-                    return
                 await asyncio.sleep(TICK_S)
+                if not watched.watchers and time.monotonic() - watched.looked_at_s > KEPT_S:
+                    return
         finally:
             self._watched.pop(run, None)
+            watched.ended = True
             watched.caught_up.set()
             watched.tell(None)
 

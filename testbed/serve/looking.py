@@ -5,9 +5,12 @@ Reads a Question from standard input and writes what it Found to standard output
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +24,8 @@ from testbed.scenario.overrides import apply_overrides
 from testbed.scenario.source import parse_source
 
 TRACES: Final = "TESTBED_TRACES"
+_PR_SET_CHILD_SUBREAPER: Final = 36  # include/uapi/linux/prctl.h
+_MOST_GENERATIONS: Final = 100
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +88,41 @@ def look(asked: Question) -> Found:
     return Found(plan=brief, warnings=warnings)
 
 
+def _end_children() -> None:
+    """End what a policy has left behind, in sessions of their own, too: as orphans they are ours now.
+
+    Each that ends may leave some more.
+    """
+    for _ in range(_MOST_GENERATIONS):
+        children = list(_children())
+        if not children:
+            return
+        for pid in children:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(OSError):
+                os.waitpid(pid, 0)
+
+
+def _children() -> Iterator[int]:
+    """Processes whose parent is this one (field 4 of /proc/PID/stat, proc_pid_stat(5))."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                yield int(path.parent.name)
+
+
 def main() -> None:
     # As an exception, so that children are ended on the way.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     answer = os.dup(1)
     os.dup2(2, 1)
-    found = look(msgspec.json.decode(sys.stdin.buffer.read(), type=Question))
+    try:
+        found = look(msgspec.json.decode(sys.stdin.buffer.read(), type=Question))
+    finally:
+        _end_children()
     with os.fdopen(answer, "wb") as file:
         file.write(msgspec.json.encode(found) + b"\n")
 

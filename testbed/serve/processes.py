@@ -60,7 +60,7 @@ class Processes:
     def __init__(self, runs: Path) -> None:
         self._runs = runs
         self._starts: dict[int, Start] = {}
-        self._told: set[str] = set()
+        self._told: set[Carrier] = set()
         self._lock = threading.Lock()
 
     def start(self, scenario: Path, options: list[str]) -> int:
@@ -97,6 +97,8 @@ class Processes:
             start = self._starts.get(number)
             if start is not None:
                 start.exit_code = start.process.poll()
+                if start.run is not None and contained.run_directory(self._runs, start.run) is None:
+                    start.run = None  # a run whose kernel cannot start takes its directory away
                 if start.run is None and start.carrier is not None:
                     start.run = self._directory_of(start.carrier)
         return start
@@ -104,14 +106,15 @@ class Processes:
     def stop(self, run: str) -> bool:
         """Tell a run to end and to judge what it has: SIGINT, and SIGTERM when it was told before.
 
-        False when nobody carries it out any more.
+        False when nobody carries it out any more, or it is judged: its process may be at another run by now.
         """
-        carrier = carriers.of_run(RunDir(self._runs / run))
-        if carrier is None:
+        directory = RunDir(self._runs / run)
+        carrier = carriers.of_run(directory)
+        if carrier is None or directory.verdict.exists():
             return False
         with self._lock:
-            wanted = signal.SIGTERM if run in self._told else signal.SIGINT
-            self._told.add(run)
+            wanted = signal.SIGTERM if carrier in self._told else signal.SIGINT
+            self._told = {one for one in self._told if one.alive} | {carrier}
         return carrier.send(wanted)
 
     def _directory_of(self, carrier: Carrier) -> str | None:
@@ -120,8 +123,9 @@ class Processes:
             latest = (self._runs / "latest").readlink().name
             if self._is_of(latest, carrier):
                 return latest
-        with os.scandir(self._runs) as entries:
+        with suppress(OSError), os.scandir(self._runs) as entries:
             return next((entry.name for entry in entries if self._is_of(entry.name, carrier)), None)
+        return None
 
     def _is_of(self, name: str, carrier: Carrier) -> bool:
         directory = contained.run_directory(self._runs, name)

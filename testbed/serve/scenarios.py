@@ -45,15 +45,16 @@ class Scenarios:
 
     def __init__(self, root: Path, runs: Path) -> None:
         self.root = root
+        self._runs = runs
         self._drafts = runs / DRAFTS
         self._known: dict[str, tuple[int, int, Scenario]] = {}
         self._lock = threading.Lock()
 
     def known(self) -> list[Scenario]:
-        """All of them, in order of their paths; links are not followed."""
+        """All of them, in order of their paths; links are not followed, and runs are none."""
         with self._lock:
             found = {}
-            for path in _yaml_files(self.root):
+            for path in _yaml_files(self.root, self._runs):
                 name = path.relative_to(self.root).as_posix()
                 with suppress(OSError):
                     status = path.stat()
@@ -102,7 +103,7 @@ class Scenarios:
             else:
                 raise ScenarioError(Problem(str(self._drafts), "is full", next_step="remove old drafts"))
             for beside in original.parent.iterdir():
-                if beside.name == original.name:
+                if beside.name == original.name or beside.resolve() == self._runs.resolve():
                     continue
                 if beside.is_file() and beside.stat().st_size <= COPIED_BYTES:
                     shutil.copy2(beside, directory)
@@ -132,9 +133,13 @@ def line_of(problem: Problem, shown: str) -> int | None:
     return int(line) if problem.where.startswith(f"{shown}:") and line.isdecimal() else None
 
 
-def _yaml_files(root: Path) -> Iterator[Path]:
+def _yaml_files(root: Path, without: Path) -> Iterator[Path]:
+    """All below a directory, but for one that may lie there: each run has a copy of its scenario."""
+    left_out = without.resolve()
     for directory, below, files in os.walk(root):
-        below[:] = sorted(name for name in below if not name.startswith(".") and not ODD.search(name))
+        here = Path(directory).resolve()
+        plain = (name for name in below if not name.startswith(".") and not ODD.search(name))
+        below[:] = sorted(name for name in plain if here / name != left_out)
         for name in sorted(files):
             path = Path(directory) / name
             if name.endswith((".yaml", ".yml")) and not ODD.search(name) and _is_plain(path):

@@ -122,6 +122,31 @@ def test_a_row_of_a_table_opens_its_request(browser: playwright.Browser, run: Ru
     assert picked.startswith(f"request {number}:")
 
 
+def test_a_request_that_failed_is_opened_at_its_end(
+    browser: playwright.Browser, run: RunDir, tmp_path: Path
+) -> None:
+    """Each of them, wherever the digits of its last moment are cut off."""
+    plan = make_plan()
+    tables = dict(record.load(run))
+    failed = pl.col("id") < 40
+    never = {name: pl.when(~failed).then(name) for name in ("first_token_s", "ttft_s")}
+    tables["requests"] = tables["requests"].with_columns(
+        pl.when(failed).then(pl.lit("failed")).otherwise("state").alias("state"), **never
+    )
+    verdict = conclude((), ())
+    other = RunDir(tmp_path)
+    page.write(other, plan, tables, verdict, {}, findings=[])
+    shown = opened(browser, other.report)
+    buttons = shown.locator("button.request")
+    numbers = [one for one in buttons.all_text_contents() if int(one) < 40]
+    assert len(numbers) == 30
+    for number in numbers:
+        buttons.get_by_text(number, exact=True).first.click()
+        picked = shown.locator("#waterfall .requests g:has(.picked) title")
+        assert picked.count() == 1, number
+        assert picked.text_content().startswith(f"request {number}:")
+
+
 def test_requests_stay_on_the_axis_of_the_charts(browser: playwright.Browser, run: RunDir) -> None:
     """Zoomed, the moment stands where the cursor of the charts stands at the same time."""
     shown = opened(browser, run.report)

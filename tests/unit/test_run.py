@@ -40,6 +40,21 @@ def test_run_directories_are_numbered(tmp_path: Path) -> None:
     assert (out / "latest").readlink() == Path("congestion-8")
 
 
+def test_runs_that_start_together_both_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may point `latest` to itself while the other is about to: the last one does."""
+    linked, others = Path.symlink_to, [make_plan("other", seed=8)]
+
+    def interrupted(link: Path, target: str) -> None:
+        if others:
+            run.new_run_dir(tmp_path, others.pop())
+        linked(link, target)
+
+    monkeypatch.setattr(Path, "symlink_to", interrupted)
+    run.new_run_dir(tmp_path, make_plan("congestion", seed=7))
+    assert (tmp_path / "latest").readlink() == Path("congestion-7")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["congestion-7", "latest", "other-8"]
+
+
 @pytest.mark.parametrize(
     ("name", "directory"),
     [("a/b c", "a-b-c-7"), ("../../etc", "etc-7"), ("..", "scenario-7"), ("überlast", "überlast-7")],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,14 @@ kinds = [os.readlink(f"/proc/self/fd/{one}").partition(":")[0] for one in os.lis
 with open(f"{PLACE}/seen.json", "w") as file:
     json.dump({"token": os.environ.get("TESTBED_TOKEN"), "kinds": kinds}, file)
 """
+LEAVER = """
+import subprocess, sys
+left = "import os, time; open(f'{PLACE}/{os.getpid()}.pid', 'w').close(); time.sleep(1000)"
+subprocess.Popen([sys.executable, "-c", f"PLACE = {PLACE!r}; {left}"], start_new_session=True)
+import glob, time
+while not glob.glob(f"{PLACE}/*.pid"):
+    time.sleep(0.01)
+"""
 SLEEP = {"scenario": "full_rate.yaml", "overrides": ["policy.name=slp:X", "policy.threshold=1000"]}
 
 
@@ -38,6 +48,8 @@ def root(tmp_path: Path) -> Path:
     found.mkdir()
     (found / "full_rate.yaml").write_text(TEXT)
     (found / "slp.py").write_text(f"PLACE = {str(found)!r}{SLEEPER}")
+    (found / "leaver.py").write_text(f"PLACE = {str(found)!r}{LEAVER}")
+    (found / "stayer.py").write_text(f"PLACE = {str(found)!r}{LEAVER}time.sleep(1000)\n")
     (found / "spy.py").write_text(f"PLACE = {str(found)!r}{SPY}")
     return found
 
@@ -102,6 +114,25 @@ def test_the_newest_checks_are_made_whatever_older_ones_do(client: httpx.Client,
         assert slow[1].result().status_code == 503
 
 
+def test_a_start_gives_way_to_no_check(client: httpx.Client, root: Path) -> None:
+    """Somebody may type on after it; when only starts are under way, the next one is told to try again."""
+    with ThreadPoolExecutor() as pool:
+        starts = [pool.submit(client.post, "/api/v1/runs", json=SLEEP)]
+        until(lambda: len(alive(root)) == 1)
+        for _ in range(3):
+            assert client.post("/api/v1/check", json={"text": TEXT}).json()["problems"] == []
+        assert not starts[0].done()
+        starts.append(pool.submit(client.post, "/api/v1/runs", json=SLEEP))
+        until(lambda: len(alive(root)) == 2)
+        refused = client.post("/api/v1/runs", json=SLEEP)
+        assert refused.status_code == 503
+        assert refused.json()["problems"][0]["next_step"] == "try again"
+        for pid in alive(root):
+            os.kill(int(pid), signal.SIGKILL)
+        for one in starts:
+            assert "slp:X" in one.result().text
+
+
 def test_whoever_leaves_leaves_no_check_behind(client: httpx.Client, root: Path) -> None:
     """Many at once, too: all that was started has ended, and stopping and listing go on."""
     body = json.dumps(SLEEP)
@@ -113,6 +144,18 @@ def test_whoever_leaves_leaves_no_check_behind(client: httpx.Client, root: Path)
         connection.close()
         assert client.get("/api/v1/runs").status_code == 200
         assert client.post("/api/v1/runs/x/stop", json={}).status_code == 404
+    until(lambda: not alive(root))
+
+
+@pytest.mark.parametrize("policy", ["leaver", "stayer"])
+def test_what_a_policy_has_left_behind_is_ended(
+    client: httpx.Client, root: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a session of its own, too; whether the check comes to its end or is ended."""
+    monkeypatch.setattr(checks, "LIMIT_S", 4.0)
+    asked = {**SLEEP, "overrides": [f"policy.name={policy}:X", "policy.threshold=1000"]}
+    client.post("/api/v1/check", json=asked)
+    assert len(list(root.glob("*.pid"))) == 1
     until(lambda: not alive(root))
 
 

@@ -33,6 +33,14 @@ ROOT = Path(__file__).parents[2]
             ),
         ),
         (
+            ["--name", "box.example"],
+            "",
+            (
+                "--name box.example: without a token, whoever reaches this machine could run programs on it\n"
+                "    allowed: a token in the variable TESTBED_TOKEN\n"
+            ),
+        ),
+        (
             [],
             "short",
             "TESTBED_TOKEN: has 5 characters\n    allowed: 16 or more, such as `openssl rand -hex 16`\n",
@@ -107,3 +115,22 @@ def test_where_no_history_can_be_kept_is_said(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (3, "")
     assert ended.stderr.startswith(f"--runs {tmp_path}: cannot be used: ")
     assert "Traceback" not in ended.stderr
+
+
+def test_a_server_is_called_by_the_name_of_a_proxy(tmp_path: Path) -> None:
+    """Which hands on the header Host and speaks TLS to the browser; other names stay refused."""
+    serve = ["env", "--default-signal=INT", sys.executable, "-m", "testbed.serve", "--port", "0"]
+    with subprocess.Popen(
+        [*serve, "--name", "bench.example", "--runs", tmp_path / "runs"], cwd=ROOT, stdout=subprocess.PIPE,
+        text=True, env={**os.environ, TOKEN_VARIABLE: "0123456789abcdef"},
+    ) as server:  # fmt: skip
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[0]
+        for name, status in (("bench.example", 204), ("other.example", 421)):
+            headers = {"host": name, "origin": f"https://{name}"}
+            answer = httpx.post(
+                f"{url}api/v1/session", json={"token": "0123456789abcdef"}, headers=headers, timeout=20
+            )
+            assert answer.status_code == status
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) == 0

@@ -17,8 +17,9 @@ import pytest
 from testbed import tables
 from testbed.errors import ScenarioError
 from testbed.rundir import RunDir
-from testbed.serve import application, curves, exposition
+from testbed.serve import application, contained, curves, exposition
 from testbed.serve.parts import Parts
+from testbed.serve.scenarios import Scenarios
 from tests.unit.serve_client import client_of
 from tests.unit.serve_runs import write_small, write_verdict
 from tests.unit.synthetic_plan import make_plan
@@ -125,6 +126,36 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(served: tuple[httpx.Client,
     assert client.get("/api/v1/runs/odd-1/signals").status_code == 200
 
 
+def test_a_run_is_as_it_was_judged_last(served: tuple[httpx.Client, Parts]) -> None:
+    """By whomever: nobody has to ask for the list first."""
+    client, parts = served
+    run = write_small(parts.runs, "odd", 1, status=None)
+    assert client.get("/api/v1/runs/odd-1").json()["run"]["state"] == "UNKNOWN"
+    write_verdict(run, "PASS")
+    found = client.get("/api/v1/runs/odd-1").json()
+    assert (found["run"]["state"], found["results"][0]["status"]) == ("PASS", "PASS")
+
+
+def test_files_that_are_removed_meanwhile_are_not_listed(
+    served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a record is made again: the others are listed."""
+    client, parts = served
+    run = recorded(parts.runs, 1)
+    found = contained.find
+
+    def removing(directory: Path, wanted: str) -> Path | None:
+        path = found(directory, wanted)
+        if wanted == "record/requests.parquet":
+            run.record.joinpath("requests.parquet").unlink()
+        return path
+
+    monkeypatch.setattr(contained, "find", removing)
+    files = [file["name"] for file in client.get("/api/v1/runs/congestion-1").json()["files"]]
+    assert "record/transfers.parquet" in files
+    assert "record/requests.parquet" not in files
+
+
 def test_a_damaged_record_leaves_the_metrics_of_others(
     served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +213,19 @@ def test_odd_scenario_files_leave_the_list_of_the_others(served: tuple[httpx.Cli
     found = {one["path"]: one["name"] for one in client.get("/api/v1/scenarios").json()}
     assert set(found) == {"good.yaml", "half.yaml", "long.yaml"}
     assert (found["good.yaml"], found["half.yaml"]) == ("good", "")
+
+
+def test_runs_below_the_scenarios_are_no_scenarios(tmp_path: Path) -> None:
+    """As with `--scenarios .`: each run has a copy of its scenario, each draft too, and that is no loop."""
+    text = "name: good\nquestion: why?\nlink: {}\n"
+    (tmp_path / "good.yaml").write_text(text)
+    for place in ("runs/good-1", "runs/drafts/good-1", "below/runs"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "scenario.yaml").write_text(text)
+    scenarios = Scenarios(tmp_path, tmp_path / "runs")
+    assert [one.path for one in scenarios.known()] == ["good.yaml", "below/runs/scenario.yaml"]
+    draft = scenarios.draft(text, tmp_path / "good.yaml")
+    assert sorted(one.name for one in draft.parent.iterdir()) == ["below", "good.yaml"]
 
 
 @pytest.mark.parametrize("line", ["name: 0x" + "f" * 6000, "seed: 0x" + "f" * 6000, 'name: "\\ud800"'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -82,6 +83,56 @@ def test_only_what_has_changed_is_read_again(runs: Path, history: History) -> No
     history.refresh()
     assert names(history) == ["congestion-1"]
     assert history.metrics_of("congestion-2") == []
+
+
+def test_a_run_that_is_asked_about_keeps_its_metrics(runs: Path, history: History) -> None:
+    """What has not changed is not taken in again; a new verdict is, whoever asks."""
+    run = write_small(runs, seed=1)
+    history.put("congestion-1")
+    history.put_measured("congestion-1", [main_metrics.Measured("ttft_s.p90", 14.0, "s")])
+    history.put("congestion-1")
+    assert [one["name"] for one in history.metrics_of("congestion-1")] == ["threshold crosses", "ttft_s.p90"]
+    assert history.unmeasured() is None
+    write_verdict(run, "FAIL")
+    os.utime(run.verdict, (1, 1))
+    history.put("congestion-1")
+    assert history.get("congestion-1")["state"] == "FAIL"  # type: ignore[index]
+    assert history.unmeasured() == "congestion-1"
+
+
+def test_half_a_verdict_is_read_again(runs: Path, history: History) -> None:
+    """Its file may keep its time while it is written, and a run is not under way for ever."""
+    run = write_small(runs, seed=1, status=None)
+    carriers.note(run)
+    run.verdict.write_text('{"status": ')
+    os.utime(run.verdict, (1, 1))
+    history.refresh()
+    assert history.running() == ["congestion-1"]
+    write_verdict(run, "PASS")
+    os.utime(run.verdict, (1, 1))
+    history.refresh()
+    assert history.get("congestion-1")["state"] == "PASS"  # type: ignore[index]
+
+
+def test_threads_that_have_ended_leave_nothing_open(history: History) -> None:
+    """A server's come and go as long as it lives; each has a connection of its own."""
+    for _ in range(20):
+        one = threading.Thread(target=history.page)
+        one.start()
+        one.join()
+    held = [one.resolve() for one in Path("/proc/self/fd").iterdir()]
+    assert held.count(history.path.resolve()) < 5
+
+
+def test_runs_that_are_all_cleared_away_are_no_error(runs: Path, history: History) -> None:
+    """Their directory is made again, and so is the index."""
+    write_small(runs, seed=1)
+    history.refresh()
+    shutil.rmtree(runs)
+    assert names(history) == []
+    write_small(runs, seed=2)
+    history.refresh()
+    assert names(history) == ["congestion-2"]
 
 
 def test_a_lost_or_damaged_index_is_made_again(runs: Path, history: History) -> None:
@@ -265,3 +316,19 @@ def test_a_record_that_breaks_the_metrics_does_not_stop_the_index(
     index.close()
     assert [one["directory"] for one in history.trend("congestion", "ttft_s.p90", 9)] == ["congestion-1"]
     assert "no metrics of congestion-2" in caplog.text
+
+
+def test_an_index_that_is_closed_reads_no_more(
+    runs: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that have come since nobody looked wait for the next server; this one ends at once."""
+    index = Indexer(history)
+    measured: list[Path] = []
+    monkeypatch.setattr(main_metrics, "of_run", lambda directory: measured.append(directory) or [])
+    monkeypatch.setattr("testbed.serve.indexer.EVERY_S", 0.0)
+    index.start()
+    assert index._ready.wait(20)
+    time.sleep(0.1)  # until it waits for somebody to look
+    write_small(runs, seed=1)
+    index.close()
+    assert measured == []

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from testbed import carriers
+from testbed.journal_lines import LinkSample, Request, Start
+from testbed.report.signals import percentile
 from testbed.rundir import RunDir
-from testbed.serve import live
+from testbed.serve import follower, live
 from testbed.serve.follower import Follower
 from testbed.serve.frames import Frames
 from tests.unit.serve_runs import write_small, write_verdict
@@ -70,7 +72,7 @@ def test_each_signal_is_what_the_journal_says_in_its_stretch(run: RunDir) -> Non
     link(run, 0.0, 1_000)
     link(run, 0.1, 4_000, backlog=7)
     link(run, 0.2, 4_000, backlog=5)
-    tcp(run, 0.05, 300)
+    tcp(run, 0.2, 300)
     note(run, "router", "control", T0 + S // 10, threshold_tokens=19_400, previous_tokens=1, reason="",
          queue_prfaas=2, queue_pd=3, queue_decode=4)  # fmt: skip
     decision(run, 0.1, 1, "prfaas")
@@ -80,34 +82,104 @@ def test_each_signal_is_what_the_journal_says_in_its_stretch(run: RunDir) -> Non
     frames = read(run)
     assert frames.stretch_s == pytest.approx(0.3)
     assert frames.values(0) == {
-        "capacity_bps": 8e9, "goodput_bps": 3000 * 8 / 0.3, "queue_bytes": 7.0, "retrans_bps": 300 * 8 / 0.3,
-        "threshold_tokens": 19_400.0, "offloaded_ratio": 0.5, "ttft_p50_s": pytest.approx(0.1),
-        "ttft_p90_s": pytest.approx(0.1), "queued_a": 2.0, "queued_b": 3.0, "in_decode": 4.0,
-        "completed": 1 / 0.3, "failed": 0.0,
+        "capacity_bps": 8e9, "goodput_bps": pytest.approx(3000 * 8 / 0.2), "queue_bytes": 7.0,
+        "retrans_bps": pytest.approx(300 * 0.2 * 8 / 0.3), "threshold_tokens": 19_400.0,
+        "offloaded_ratio": 0.5, "ttft_p50_s": pytest.approx(0.1), "ttft_p90_s": pytest.approx(0.1),
+        "queued_a": 2.0, "queued_b": 3.0, "in_decode": 4.0, "completed": 1 / 0.3, "failed": 0.0,
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("duration_s", [5, 60, 95, 120, 150, 300])
+@pytest.mark.parametrize("every_s", [0.1, 0.5, 1.0])
+def test_throughput_is_the_same_however_samples_lie_in_stretches(duration_s: int, every_s: float) -> None:
+    """A full link is shown as one that is full: never more, never less, and without gaps."""
+    frames = Frames(duration_s)
+    frames.add([Start(t_ns=T0)])
+    for number in range(-1, int(duration_s / every_s)):
+        t_s = number * every_s + 0.0012
+        frames.add([sample(t_s, round((t_s + 9) * 10**9), backlog=5)])
+    found = [frames.values(number) for number in range(len(frames))]
+    assert [one["goodput_bps"] for one in found] == pytest.approx([8e9] * len(found), rel=1e-6)
+    assert {one["queue_bytes"] for one in found} == {5.0}
+
+
+def sample(t_s: float, tx_bytes: int, backlog: int) -> LinkSample:
+    return LinkSample(
+        t_ns=T0 + round(t_s * S), direction="a_to_b", rate_bps=8 * 10**9, delay_ns=1, jitter_ns=0,
+        loss_ratio=0.0, tx_bytes=tx_bytes, drops=0, backlog_bytes=backlog, lost_packets=0, flight_packets=0,
+    )  # fmt: skip
+
+
+def test_what_sockets_sent_again_was_sent_since_they_were_sampled(run: RunDir) -> None:
+    """Once a second: a rate is of that second, and not all of it within one stretch."""
+    begin(run)
+    for tenth in range(40):
+        link(run, tenth / 10, tenth)
+    tcp(run, 1.0, 500)
+    tcp(run, 2.0, 1_500)
+    frames = read(run)
+    shown = [frames.values(number)["retrans_bps"] for number in range(7)]
+    both = 4_000 / 3 + 8_000 * 2 / 3
+    assert shown == pytest.approx([4_000, 4_000, 4_000, both, 8_000, 8_000, 8_000 * 2 / 3])
+
+
+def test_the_speed_is_that_of_the_run_and_not_of_the_reading(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes late reads a long journal piece by piece, in no time."""
+    wall_s = 0.0
+    monkeypatch.setattr(follower, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(follower.time, "monotonic", lambda: wall_s)
+    begin(run)
+    for second in range(100):
+        link(run, second, second)
+    late = Follower(run.path)
+    while late.advance():
+        wall_s += 0.1
+    for second in range(100, 103):
+        link(run, second * 1.0, second)
+        wall_s += 1
+        late.advance()
+    assert late.now()["speed"] == pytest.approx(1.0, rel=0.1)
+
+
+def test_percentiles_are_those_of_the_report() -> None:
+    """With linear interpolation: of ten values, P90 is not the largest."""
+    frames = Frames(120)
+    frames.add([Start(t_ns=T0)])
+    for number in range(10):
+        frames.add([Request(
+            t_ns=T0, id=number, t_first_ns=T0 + (number + 1) * S // 10, t_last_ns=T0 + S, t_end_ns=T0 + S,
+            tokens=1, state="completed", cause=None,
+        )])  # fmt: skip
+    values = frames.values(len(frames) - 1)
+    expected = [percentile(share)([(number + 1) / 10 for number in range(10)]) for share in (0.5, 0.9)]
+    assert [values["ttft_p50_s"], values["ttft_p90_s"]] == pytest.approx(expected)
+
+
 def test_what_was_not_measured_is_not_zero(run: RunDir) -> None:
-    """A stretch without a sample has no throughput; what was held before still holds."""
+    """Before the second sample nobody knows what was sent; what was held before still holds."""
     begin(run)
     link(run, 0.0, 0)
-    link(run, 1.0, 10)
     frames = read(run)
-    assert frames.values(1)["goodput_bps"] is None
+    assert frames.values(0)["goodput_bps"] is None
+    note(run, "bench", "event", T0 + S, name="late")
+    frames = read(run)
+    for name in ("goodput_bps", "queue_bytes", "retrans_bps", "completed", "ttft_p90_s"):
+        assert frames.values(1)[name] is None
     assert frames.values(1)["capacity_bps"] == 8e9
-    assert frames.values(1)["ttft_p90_s"] is None
 
 
 def test_lines_before_the_start_and_counters_that_fall_are_understood(run: RunDir) -> None:
     """What was sent before t0 does not count; a new socket's counter begins at 0."""
     tcp(run, -1.0, 500)
-    link(run, -1.0, 1_000)
+    link(run, -0.1, 1_000)
     begin(run)
-    link(run, 0.0, 1_800)
-    tcp(run, 0.1, 40)
+    link(run, 0.1, 1_800)
+    tcp(run, 0.3, 40)
     values = read(run).values(0)
-    assert values["goodput_bps"] == 800 * 8 / 0.3
-    assert values["retrans_bps"] == 40 * 8 / 0.3
+    assert values["goodput_bps"] == pytest.approx(400 * 8 / 0.1)
+    assert values["retrans_bps"] == pytest.approx(40 * 8)
 
 
 def test_a_value_holds_until_the_next_whatever_other_files_say_first(run: RunDir) -> None:
@@ -136,10 +208,10 @@ def test_half_a_line_waits_for_its_other_half(run: RunDir) -> None:
     path.write_bytes(whole[:-20])
     follower = Follower(run.path)
     follower.advance()
-    assert follower.frames.values(0)["goodput_bps"] == 0.0
+    assert follower.frames.values(0)["goodput_bps"] is None
     path.write_bytes(whole + b'{"kind": "link", "t_ns": "yesterday"}\n\xff\n')
     follower.advance()
-    assert follower.frames.values(0)["goodput_bps"] == 4 * 8 / 0.3
+    assert follower.frames.values(0)["goodput_bps"] == pytest.approx(4 * 8 / 0.1)
 
 
 def test_a_moment_beyond_all_bounds_fills_no_memory(run: RunDir) -> None:
@@ -161,7 +233,7 @@ def test_only_what_has_changed_is_sent(run: RunDir) -> None:
     assert follower.changes()["numbers"] == []
     link(run, 0.7, 9)
     follower.advance()
-    assert follower.changes()["numbers"] == [1, 2]
+    assert follower.changes()["numbers"] == [0, 1, 2]
     link(run, 0.1, 9)
     follower.advance()
     assert follower.changes()["numbers"] == [0]
@@ -235,8 +307,51 @@ def test_twenty_watchers_share_one_follower_and_its_events(
     kinds = [parsed(event)[0] for event in got[0]]
     assert (kinds[0], kinds[-1]) == ("whole", "end")
     changed = [parsed(event)[1] for event in got[0] if parsed(event)[0] == "changes"]
-    assert [1] in [one["numbers"] for one in changed]
+    assert [0, 1] in [one["numbers"] for one in changed]
     assert parsed(got[0][-1])[1] == {"state": "FAIL"}
+
+
+def test_a_journal_that_never_pauses_is_watched_all_the_same(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is something new at every look: what there was at the first is shown at once."""
+
+    class Busy(Follower):
+        looks = 0
+
+        def look(self) -> tuple[bool, bool]:
+            link(run, self.looks / 10, self.looks)
+            self.looks += 1
+            return super().look()
+
+    monkeypatch.setattr(live, "Follower", Busy)
+    begin(run)
+
+    async def scenario() -> None:
+        followed = live.Live(run.path.parent)
+        events = followed.events(run.path.name)
+        assert parsed(await anext(events))[0] == "whole"
+        watched = followed._watched[run.path.name]
+        assert watched.follower.looks == 1  # type: ignore[attr-defined]
+        followed.closing = True
+        assert [event async for event in events if parsed(event)[0] == "end"] == []
+
+    played(scenario)
+
+
+def test_nobody_waits_for_what_will_not_come(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that cannot be followed ends the events, of those too that came while it was read."""
+
+    def broken(_: Follower) -> tuple[bool, bool]:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(live.Follower, "look", broken)
+
+    async def scenario() -> None:
+        found = [event async for event in live.Live(run.path.parent).events(run.path.name)]
+        assert [parsed(event)[0] for event in found] == []
+
+    played(scenario)
 
 
 def test_a_watcher_that_reads_too_slowly_gets_the_whole_again(

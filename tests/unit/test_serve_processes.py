@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,8 +84,43 @@ def test_a_run_is_told_to_end_first_gently(tmp_path: Path, sleeper: subprocess.P
     assert not runs.stop(run.path.name)
     run.carrier.write_bytes(msgspec.json.encode(of(sleeper)))
     assert runs.stop(run.path.name)
-    assert sleeper.wait(10) != 0
+    assert sleeper.wait(10) not in (0, -signal.SIGTERM)
     assert not runs.stop(run.path.name)
+    deaf = "import signal; signal.signal(signal.SIGINT, lambda *_: print('told', flush=True));"
+    command = [sys.executable, "-c", f"{deaf} {SLEEPER[-1]}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        run.carrier.write_bytes(msgspec.json.encode(of(process)))
+        assert runs.stop(run.path.name)
+        assert process.stdout.readline() == b"told\n"
+        assert runs.stop(run.path.name)
+        assert process.wait(10) == -signal.SIGTERM
+
+
+def test_the_process_of_a_judged_run_is_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    """With --verify-determinism it is at the second run by then."""
+    run = write_small(tmp_path)
+    run.carrier.write_bytes(msgspec.json.encode(of(sleeper)))
+    assert not Processes(tmp_path).stop(run.path.name)
+    assert sleeper.poll() is None
+
+
+def test_who_was_told_is_a_process_and_not_a_name(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    """A directory may be removed, and the next run has its name: it is told gently, too."""
+    run = write_small(tmp_path, status=None)
+    runs = Processes(tmp_path)
+    for _ in range(2):
+        with subprocess.Popen(SLEEPER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            run.carrier.write_bytes(msgspec.json.encode(of(process)))
+            assert runs.stop(run.path.name)
+            assert process.wait(10) != -signal.SIGTERM
+    run.carrier.write_bytes(msgspec.json.encode(of(sleeper)))
+    assert runs.stop(run.path.name)
+    assert sleeper.wait(10) != -signal.SIGTERM
+    assert len(runs._told) == 1
 
 
 @pytest.fixture
@@ -151,3 +187,7 @@ def test_the_directory_of_a_start_is_that_of_its_own_process(
     found = tried.get(number)
     assert found is not None
     assert found.run == "congestion-1"
+    shutil.rmtree(mine.path)
+    found = tried.get(number)
+    assert found is not None
+    assert found.run is None

@@ -28,9 +28,9 @@ export function get(path, params = {}) {
   return asked(given.length ? `${path}?${new URLSearchParams(given)}` : path, {});
 }
 
-export function post(path, body = {}) {
+export function post(path, body = {}, signal = null) {
   return asked(path, {
-    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
   });
 }
 

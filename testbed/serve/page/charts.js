@@ -1,6 +1,6 @@
 // Line charts over a common axis, as SVG, with one cursor for all charts of a group.
 
-import { h, svg } from "./dom.js";
+import { h, say, svg } from "./dom.js";
 import { number, quantity } from "./numbers.js";
 
 const WIDTH = 560, HEIGHT = 150, LEFT = 58, RIGHT = 8, TOP = 14, BOTTOM = 20;
@@ -142,6 +142,7 @@ export class Chart {
     event.preventDefault();
     this.group?.point(wanted);
     this.picture.setAttribute("aria-label", this.spoken());
+    say(this.spoken()); // a label that changes under the focus is not read out
   }
 
   showCursor() {

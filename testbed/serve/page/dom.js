@@ -35,8 +35,11 @@ export function table(caption, heads, rows) {
   return h("div", { class: "card scroll" },
     h("table", {},
       h("caption", { class: "sr" }, caption),
-      h("thead", {}, h("tr", {}, heads.map((head) =>
-        h("th", { scope: "col", class: head.number ? "n" : null }, head.text ?? head)))),
+      h("thead", {}, h("tr", {}, heads.map((head) => {
+        const text = head.text ?? head;
+        // A column without a name has no header: an empty one would be read aloud as one.
+        return text ? h("th", { scope: "col", class: head.number ? "n" : null }, text) : h("td", {});
+      }))),
       h("tbody", {}, rows.map((row) => h("tr", {}, cells(row))))));
 }
 
@@ -45,7 +48,8 @@ export function problems(list, { onLine = null, kind = "" } = {}) {
     ? h("button", { type: "button", onclick: () => onLine(one.line) }, `line ${one.line}`) : null;
   return h("div", { class: `problems ${kind}`, role: kind ? null : "alert" },
     h("ul", {}, list.map((one) => h("li", {},
-      line(one), line(one) ? " " : null, h("code", {}, one.where), `: ${one.found}`,
+      line(one), line(one) ? " " : null, h("code", {}, one.where), ": ",
+      one.found.includes("\n") ? h("pre", {}, one.found) : one.found,
       one.allowed ? h("div", { class: "soft" }, `allowed: ${one.allowed}`) : null,
       one.next_step ? h("div", { class: "soft" }, `next: ${one.next_step}`) : null))));
 }

@@ -17,7 +17,7 @@ export async function editor([path], _, left) {
   const found = h("div", { id: "found" });
   const seed = h("input", { type: "number", min: 0, placeholder: "the file's", size: 8 });
   const scale = h("input", { type: "number", min: 0.0001, max: 1, step: "any", placeholder: "the file's", size: 8 });
-  let bad = new Set(), lines = 0, waiting = null, asking = 0;
+  let bad = new Set(), lines = 0, waiting = null, asked = null;
 
   const body = () => ({
     scenario: path,
@@ -51,15 +51,16 @@ export async function editor([path], _, left) {
     say(`${list.length} ${list.length === 1 ? "problem" : "problems"}`);
   };
   const check = async () => {
-    const mine = ++asking;
+    asked?.abort(); // the server makes no check that nobody waits for
+    const mine = asked = new AbortController();
     let answer;
     try {
-      answer = await post("check", { ...body(), text: area.value });
+      answer = await post("check", { ...body(), text: area.value }, mine.signal);
     } catch (error) {
-      if (mine === asking) show(error.list ?? []);
+      if (!mine.signal.aborted) show(error.list ?? []);
       return;
     }
-    if (mine !== asking) return;
+    if (mine.signal.aborted) return;
     if (answer.problems.length) { show(answer.problems); return; }
     bad = new Set();
     number_lines();
@@ -77,7 +78,7 @@ export async function editor([path], _, left) {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) check();
   });
   [seed, scale].forEach((one) => one.addEventListener("input", later));
-  left.push(() => clearTimeout(waiting));
+  left.push(() => { clearTimeout(waiting); asked?.abort(); });
   number_lines();
   check();
 

@@ -4,6 +4,7 @@ import { eventsOf, fileOf, get, post } from "./api.js";
 import { Chart, Events, Group } from "./charts.js";
 import { chip, h, link, problems, say, table } from "./dom.js";
 import { moment, number, quantity, seconds } from "./numbers.js";
+import { why } from "./start.js";
 
 const CHARTS = [
   ["Link A → B", "bps", [["capacity_bps", "capacity", "orange", { dashed: true }], ["goodput_bps", "throughput", "blue", { area: true }]]],
@@ -17,7 +18,7 @@ const CHARTS = [
 ];
 
 export async function run([name], _, left) {
-  let detail = await get(`runs/${encodeURIComponent(name)}`);
+  let detail = await get(`runs/${encodeURIComponent(name)}`).catch(async (error) => { throw await why(name, error); });
   const head = h("div", {}), body = h("div", {}), numbers = h("dl", { class: "numbers" });
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Virtual time" });
   const group = new Group(), happened = new Events(), said = h("div", {});
@@ -50,7 +51,13 @@ export async function run([name], _, left) {
     const stop = h("button", { type: "button" }, "Stop");
     stop.addEventListener("click", async () => {
       stop.disabled = true;
-      await post(`runs/${encodeURIComponent(name)}/stop`).catch((error) => said.replaceChildren(problems(error.list)));
+      try {
+        await post(`runs/${encodeURIComponent(name)}/stop`);
+      } catch (error) {
+        stop.disabled = false;
+        said.replaceChildren(problems(error.list));
+        return;
+      }
       say("The run was told to end");
       setTimeout(() => { stop.disabled = false; stop.textContent = "Stop now"; }, 3000);
     });
@@ -76,9 +83,29 @@ export async function run([name], _, left) {
     for (const [signal, values] of Object.entries(signals)) places.forEach((place, index) => { state.signals[signal][place] = values[index]; });
     draw();
   });
+  let lost = false;
+  events.addEventListener("open", () => {
+    if (lost) said.replaceChildren();
+    lost = false;
+  });
+  events.addEventListener("error", () => {
+    if (lost && events.readyState !== EventSource.CLOSED) return; // it was said when the first attempt failed
+    lost = true;
+    said.replaceChildren(problems([events.readyState === EventSource.CLOSED
+      ? { where: "live values", found: "the server sends none", next_step: "reload the page" }
+      : { where: "live values", found: "the server does not answer; what stands here is the last that it sent",
+        next_step: "it is asked again every few seconds" }]));
+  });
   events.addEventListener("end", async () => {
     events.close();
-    detail = await get(`runs/${encodeURIComponent(name)}`);
+    try {
+      detail = await get(`runs/${encodeURIComponent(name)}`);
+    } catch (error) {
+      head.replaceChildren(h("h1", {}, name));
+      bar.hidden = true;
+      said.replaceChildren(problems((await why(name, error)).list));
+      return;
+    }
     header();
     ending();
     if (state !== null) draw();

@@ -1,20 +1,22 @@
 // The history: search, pages, and two runs picked for a comparison.
 
-import { get } from "./api.js";
-import { chip, h, link, say, table } from "./dom.js";
+import { Problems, get } from "./api.js";
+import { chip, h, link, problems, say, table } from "./dom.js";
 import { moment, number, seconds } from "./numbers.js";
 
 const LIMIT = 50, PAUSE_MS = 200, LOOK_MS = 3000;
 const picked = [];
 
 export async function runs(_, params, left) {
-  let offset = Number(params.get("offset") ?? 0), waiting = null, timer = null, shown = "";
+  let offset = Number(params.get("offset") ?? 0), waiting = null, timer = null, shown = "", asking = 0, gone = false;
   const query = h("input", { type: "search", "aria-label": "Search", placeholder: "name, question, note, digest, seed, replaced values" });
   query.value = params.get("query") ?? "";
   const state = h("select", {}, ["", "RUNNING", "PASS", "FAIL", "UNKNOWN"].map((one) =>
     h("option", { value: one }, one || "any verdict")));
   state.value = params.get("state") ?? "";
-  const list = h("div", {}), pages = h("div", { class: "row" }), choice = h("span", {});
+  const list = h("div", {}), choice = h("span", {}), said = h("div", {});
+  const turn = (by, text) => h("button", { type: "button", onclick: () => { offset = Math.max(0, offset + by); load(true); } }, text);
+  const where = h("span", { class: "soft" }), newer = turn(-LIMIT, "Newer"), older = turn(LIMIT, "Older");
 
   const choose = () => {
     choice.replaceChildren(picked.length === 2
@@ -41,35 +43,45 @@ export async function runs(_, params, left) {
         h("span", { class: "soft" }, one.note), moment(one.started_s), seconds(one.virtual_s),
         one.wall_s ? `${number(one.virtual_s / one.wall_s)} x` : "–", h("code", {}, one.digest.slice(0, 12))];
     });
+    const focused = document.activeElement, inside = list.contains(focused);
     list.replaceChildren(table("Runs, newest first", ["", "run", "verdict", "finding", "started",
       { text: "virtual", number: true }, { text: "speed", number: true }, "record"], rows));
+    const same = (one) => one.value === focused.value && one.getAttribute("href") === focused.getAttribute("href");
+    if (inside) [...list.querySelectorAll("a, input")].find(same)?.focus({ preventScroll: true });
     const last = Math.min(offset + LIMIT, found.total);
-    const turn = (by, text, possible) => h("button", {
-      type: "button", disabled: !possible, onclick: () => { offset += by; load(true); },
-    }, text);
-    pages.replaceChildren(h("span", { class: "soft" }, found.total ? `${offset + 1} to ${last} of ${found.total}` : "no runs"),
-      turn(-LIMIT, "Newer", offset > 0), turn(LIMIT, "Older", last < found.total));
+    where.textContent = found.total ? `${offset + 1} to ${last} of ${found.total}` : "no runs";
+    newer.disabled = offset <= 0;
+    older.disabled = last >= found.total;
+    if (focused?.disabled) (newer.disabled ? older : newer).focus();
   };
-  const load = async (speak) => {
+  const ask = async (speak) => {
+    const mine = ++asking;
     const found = await get("runs", { query: query.value, state: state.value, limit: LIMIT, offset });
+    if (mine !== asking) return; // something else has been asked since
     const text = JSON.stringify(found);
-    // What has not changed is left alone: a focus inside stays where it is.
+    // What has not changed is left alone: somebody may be reading it.
     if (text !== shown) draw(found);
     shown = text;
+    said.replaceChildren();
     if (speak) say(`${found.total} runs`);
   };
+  const load = (speak) => ask(speak).catch((error) => {
+    if (!(error instanceof Problems)) throw error;
+    const shows = problems(error.list);
+    if (said.textContent !== shows.textContent) said.replaceChildren(shows); // read out once, and not every time
+  });
   const search = () => { clearTimeout(waiting); offset = 0; waiting = setTimeout(() => load(true), PAUSE_MS); };
   query.addEventListener("input", search);
   state.addEventListener("change", search);
   const again = () => { timer = setTimeout(async () => {
-    if (!document.hidden) await load(false).catch(() => null);
-    again();
+    if (!document.hidden) await load(false);
+    if (!gone) again();
   }, LOOK_MS); };
-  left.push(() => { clearTimeout(timer); clearTimeout(waiting); timer = -1; });
-  await load(false);
+  left.push(() => { gone = true; asking++; clearTimeout(timer); clearTimeout(waiting); });
+  await ask(false);
   choose();
-  again();
+  if (!gone) again();
   return h("div", {}, h("h1", {}, "Runs"),
     h("div", { class: "row", role: "search" }, query, h("label", {}, "Verdict", state), h("span", { class: "end" }, choice)),
-    list, pages);
+    said, list, h("div", { class: "row" }, where, newer, older));
 }
