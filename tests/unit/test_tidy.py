@@ -16,6 +16,7 @@ VAGUE = {"util", "utils", "helper", "helpers", "common", "manager"}
 ENTRY_POINTS = {
     "testbed.inside",  # the guest runs it
     "testbed.record.inside",  # and this
+    "testbed.kernel.mirror",  # the VM's first program starts it
     "agents.client",  # containers run these
     "agents.instance",
     "agents.reference",
