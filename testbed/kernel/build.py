@@ -207,14 +207,7 @@ def _recipe_hash() -> str:
 
 def is_building(cache: Path) -> bool:
     """Whether somebody builds a kernel there now."""
-    try:
-        with (cache / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return drafts.is_locked(cache / LOCK)
 
 
 @contextlib.contextmanager
