@@ -18,6 +18,8 @@ from testbed.rundir import RunDir
 WHERE = "--kernel host"
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "crun": "crun", "ethtool": "ethtool"}
 """Programs a run calls, and the Debian packages they come in."""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Of a run; that of whoever starts it may lack the places of root's programs."""
 QDISCS = {"netem": "delay 1ms", "htb": "default 1", "tbf": "rate 1gbit burst 64kb limit 1mb"}
 """Queueing disciplines a run sets, with the arguments of a try."""
 GRACE_S = enclosed.PATIENCE_S + 7
@@ -43,7 +45,7 @@ class Host:
                 )
             )
         steps = {one: f"apt-get install {package} (make setup does)" for one, package in PACKAGES.items()}
-        missing = lacking.missing(WHERE, steps)
+        missing = lacking.missing(WHERE, steps, PATH)
         problems += missing
         problems += _missing_groups()
         if os.geteuid() != 0:
@@ -58,7 +60,7 @@ class Host:
         Raises KernelError when it is killed or takes too long.
         """
         environment = {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": PATH,
             "HOME": "/root",
             "LANG": "C.UTF-8",
             "TERM": "dumb",
@@ -108,7 +110,11 @@ def _missing_qdiscs() -> list[Problem]:
             f"ip link add probe type veth peer name probed; tc qdisc add dev probe root {name} {arguments}"
         )
         tried = subprocess.run(
-            ["unshare", "--net", "sh", "-ec", script], capture_output=True, text=True, check=False
+            ["unshare", "--net", "sh", "-ec", script],
+            env={**os.environ, "PATH": PATH},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if tried.returncode:
             said = " ".join(tried.stderr.split()) or f"status {tried.returncode}"
