@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,6 +58,16 @@ def test_the_probe_names_all_that_is_missing(tmp_path: Path, monkeypatch: pytest
     assert any("no virtual clock" in line for line in said)
     assert any("qemu-system-x86_64 is missing" in line and "qemu-system-x86," in line for line in said)
     assert any(f"{tmp_path}/vm/0123456789ab" in line and "scripts/vm build" in line for line in said)
+
+
+def test_where_nothing_builds_an_image_nobody_is_sent_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the project was installed by pip; in a checkout the command needs no sudo of the user's."""
+    monkeypatch.setenv("TESTBED_CACHE", str(tmp_path))
+    assert vm.Vm().probe("real")[-1].next_step == "scripts/vm build"
+    monkeypatch.setattr(vm, "BUILDER", tmp_path / "vm")
+    assert "checkout" in vm.Vm().probe("real")[-1].next_step
 
 
 def test_an_image_lacks_nothing_only_when_it_is_whole(disk: Path) -> None:
@@ -114,6 +129,38 @@ def test_any_other_end_is_an_error(
     with pytest.raises(KernelError) as caught:
         vm.Vm().execute(run_dir, NEEDS, lambda _line: None)
     assert says in str(caught.value)
+
+
+def test_what_qemu_writes_beside_the_disk_goes_with_the_run(
+    disk: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layer of the disk has a name until QEMU has opened it, and QEMU may be killed before."""
+    assert disk.is_dir()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    play('echo layer >"$TMPDIR/vl.123456" && kill -KILL $$', tmp_path, monkeypatch)
+    with pytest.raises(KernelError, match="SIGKILL"):
+        vm.Vm().execute(run_dir, NEEDS, lambda _line: None)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_shell_s_vm_ends_with_it(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed outright, too."""
+    (disk.parent / f"kvm-{disk.name}-{vm._boot_id()}").write_text("hangs")
+    pid = tmp_path / "pid"
+    play(f'echo $$ >"{pid}.new"; mv "{pid}.new" "{pid}"; exec sleep 60', tmp_path, monkeypatch)
+    with subprocess.Popen([sys.executable, "-m", vm.__name__], stdin=subprocess.DEVNULL) as process:
+        until(pid.is_file)
+        process.kill()
+    until(lambda: not Path("/proc", pid.read_text().strip()).exists())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_a_vm_that_hangs_is_ended(
