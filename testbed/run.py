@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -173,7 +174,8 @@ def new_run_dir(out: Path, plan: Plan, *, latest: bool = True) -> RunDir:
         if latest:
             link = out / "latest"
             link.unlink(missing_ok=True)
-            link.symlink_to(path.name)
+            with suppress(FileExistsError):  # another run that has begun meanwhile is the newest as well
+                link.symlink_to(path.name)
     except OSError as error:
         problem = Problem(f"--out {out}", f"cannot make a run directory: {error}", "a writable directory")
         raise ScenarioError(problem) from None

@@ -40,6 +40,19 @@ def test_run_directories_are_numbered(tmp_path: Path) -> None:
     assert (out / "latest").readlink() == Path("congestion-8")
 
 
+def test_two_runs_may_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When another run makes itself the newest between two steps of this one, both go on."""
+    link_to = Path.symlink_to
+
+    def interfere(link: Path, target: str) -> None:
+        link_to(link, "other-1")
+        link_to(link, target)
+
+    monkeypatch.setattr(Path, "symlink_to", interfere)
+    assert run.new_run_dir(tmp_path, make_plan("congestion", seed=7)).journal.is_dir()
+    assert (tmp_path / "latest").readlink() == Path("other-1")
+
+
 @pytest.mark.parametrize(
     ("name", "directory"),
     [("a/b c", "a-b-c-7"), ("../../etc", "etc-7"), ("..", "scenario-7"), ("überlast", "überlast-7")],
