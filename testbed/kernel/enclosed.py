@@ -159,6 +159,7 @@ def _start(label: str, command: list[str]) -> int:
     try:
         # crun refuses hybrids whose version 2 has controllers; without it, it sees version 1
         namespaces.own_proc(*([groups.ROOT / groups.BESIDE] if groups.layout() == "hybrid" else []))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # by which it is asked; a shell's background ignores it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*ENDING, signal.SIGCHLD])
         os.execvpe(command[0], command, {**os.environ, **told})  # noqa: S606 - no shell is wanted
     except OSError as error:
