@@ -57,8 +57,14 @@ class Host:
     def execute(self, run_dir: Path, needs: Needs, on_line: Callable[[str], None]) -> None:
         """Run the payload until it ends; `console.log` keeps its output.
 
-        Raises KernelError when it is killed or takes too long.
+        Raises KernelError when it is killed, takes too long, or ends before the payload has begun.
         """
+        last: list[str] = []
+
+        def hear(line: str) -> None:
+            last[:] = [*last[-4:], line]
+            on_line(line)
+
         environment = {
             "PATH": PATH,
             "HOME": "/root",
@@ -82,7 +88,7 @@ class Host:
                 log=RunDir(run_dir).console,
                 wall_limit_s=needs.wall_limit_s,
                 grace_s=GRACE_S,
-                on_line=on_line,
+                on_line=hear,
             )
         except OutlivedError:
             raise KernelError(
@@ -92,32 +98,34 @@ class Host:
                     next_step=f"see {RunDir(run_dir).console}",
                 )
             ) from None
-        if status < 0:
-            raise KernelError(
-                Problem(
-                    WHERE,
-                    f"the run was ended by {signal.Signals(-status).name}",
-                    next_step=f"see {RunDir(run_dir).console}",
-                )
-            )
+        _judge(status, last, RunDir(run_dir))
+
+
+def _judge(status: int, last: Sequence[str], run: RunDir) -> None:
+    """Raise KernelError unless the run ended by itself, and says how; `last`: its last lines."""
+    if status < 0:
+        how = f"the run was ended by {signal.Signals(-status).name}"
+    elif status and not run.outcome.exists():
+        how = f"the run could not begin (status {status}); its last words: {' | '.join(last) or 'nothing'}"
+    else:
+        return
+    raise KernelError(Problem(WHERE, how, next_step=f"see {run.console}"))
 
 
 def _missing_qdiscs() -> list[Problem]:
-    """One problem for each queueing discipline that cannot be set on a device of a fresh namespace."""
+    """One problem for each queueing discipline that cannot be set on a device of a fresh namespace.
+
+    One for all where there can be no such namespace, as in most containers.
+    """
     problems = []
+    if said := _fails(["unshare", "--net", "true"]):
+        next_step = f"give the container the right to (docker run --privileged), or {USE_UML}"
+        return [Problem(WHERE, f"no network namespace can be made: {said}", next_step=next_step)]
     for name, arguments in QDISCS.items():
         script = (
             f"ip link add probe type veth peer name probed; tc qdisc add dev probe root {name} {arguments}"
         )
-        tried = subprocess.run(
-            ["unshare", "--net", "sh", "-ec", script],
-            env={**os.environ, "PATH": PATH},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if tried.returncode:
-            said = " ".join(tried.stderr.split()) or f"status {tried.returncode}"
+        if said := _fails(["unshare", "--net", "sh", "-ec", script]):
             problems.append(
                 Problem(
                     WHERE,
@@ -126,6 +134,14 @@ def _missing_qdiscs() -> list[Problem]:
                 )
             )
     return problems
+
+
+def _fails(command: list[str]) -> str:
+    """What a command says that fails; empty when it does not."""
+    tried = subprocess.run(
+        command, env={**os.environ, "PATH": PATH}, capture_output=True, text=True, check=False
+    )
+    return (" ".join(tried.stderr.split()) or f"status {tried.returncode}") if tried.returncode else ""
 
 
 def _missing_groups(root: Path = groups.ROOT) -> list[Problem]:

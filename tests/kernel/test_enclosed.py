@@ -10,13 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from testbed.kernel import enclosed, groups
+from testbed.kernel import groups
 
 PROJECT = Path(__file__).resolve().parents[2]
+ENCLOSED = """
+import sys
+from pathlib import Path
+from testbed.kernel import enclosed
+enclosed.NOTES = Path(sys.argv.pop(1))
+enclosed.sysctl.put_back = lambda _: None
+enclosed.main()
+"""
+"""With notes of its own, and no settings: other tests look for those of all runs."""
 COMMAND = """
 import time
-print("up", flush=True)
 try:
+    print("up", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print("asked to end", flush=True)
@@ -28,15 +37,16 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("heard", ["default", "ignore"])
-def test_a_run_in_the_background_is_asked_to_end_as_well(heard: str) -> None:
+def test_a_run_in_the_background_is_asked_to_end_as_well(heard: str, tmp_path: Path) -> None:
     """A shell starts what it starts in the background deaf to SIGINT, by which a run is asked."""
     with subprocess.Popen(
         [
             "env",
             f"--{heard}-signal=INT",
             sys.executable,
-            "-m",
-            enclosed.__name__,
+            "-c",
+            ENCLOSED,
+            tmp_path,
             sys.executable,
             "-c",
             COMMAND,
