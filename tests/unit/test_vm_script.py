@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,6 +150,30 @@ def test_a_box_is_packed_once(checkout: Path) -> None:
     assert (code, out, err) == (0, f"{image}/testbed-libvirt.box\n", f"vm: packing {out}")
     assert names(image) == ["disk.img", "ssh_key", "testbed-libvirt.box"]
     assert call(checkout, "box") == (0, out, "")
+
+
+def test_cleaning_takes_what_is_ours_and_nothing_else(checkout: Path) -> None:
+    """Disks, what was left of builds, what is known of KVM; not what somebody keeps beside them."""
+    vm = checkout.parent / "cache/vm"
+    call(checkout, "build")
+    (vm / f"vm-build-{ID}/root").mkdir(parents=True)
+    (vm / f"kvm-0123456789ab-{uuid.UUID(ID)}").touch()
+    (vm / "my disks").mkdir()
+    assert call(checkout, "clean") == (0, "", "")
+    assert names(vm) == ["my disks"]
+    (vm / "my disks").rmdir()
+    assert call(checkout, "clean") == (0, "", "")
+    assert not vm.exists()
+    assert call(checkout, "clean") == (0, "", "")
+
+
+def test_without_knowing_where_nothing_is_cleaned(checkout: Path) -> None:
+    """As in a checkout that was never set up: no `/vm` goes that is somebody's."""
+    (checkout / ".venv/bin/python").unlink()
+    play(checkout.parent / "programs/rm", 'echo removed "$@"')
+    assert call(checkout, "clean") == (
+        4, "", "vm: does not know where disks lie without .venv: scripts/setup\n"
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
