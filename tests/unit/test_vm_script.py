@@ -176,6 +176,34 @@ def test_without_knowing_where_nothing_is_cleaned(checkout: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("where", "program", "starts"),
+    [
+        ("checkout", "#!{}/bin/python\nprint()\n", "#!/vagrant/.venv/bin/python\n"),
+        (
+            "my checkout",
+            "#!/bin/sh\n'''exec' \"{}/bin/python\" \"$0\" \"$@\"\n' '''\n",
+            "#!/bin/sh\n'''exec' \"/vagrant/.venv/bin/python\" ",
+        ),
+        ("moved", "#!/elsewhere/bin/python\n", "#!/elsewhere/bin/python\n"),
+    ],
+)
+def test_programs_of_the_copied_environment_start_from_where_it_will_stand(
+    where: str, program: str, starts: str, tmp_path: Path
+) -> None:
+    """Whatever the checkout is called: pip writes another beginning where a path has blanks."""
+    venv, root = tmp_path / where / ".venv", tmp_path / "root"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin/tool").write_text(program.format(venv))
+    (venv / "lib/python3.11/site-packages/torch").mkdir(parents=True)
+    recipe = (PROJECT / "testbed/kernel/vm_recipe/build.sh").read_text(encoding="utf-8")
+    function = recipe[recipe.index("copy_python() {") : recipe.index("configure() {")]
+    script = f"set -euo pipefail\nvenv=$1 root=$2 uml=\n{function}\ncopy_python"
+    subprocess.run(["bash", "-c", script, "bash", venv, root], check=True)
+    assert (root / "opt/venv/bin/tool").read_text().startswith(starts)
+    assert names(root / "opt/venv/lib/python3.11/site-packages") == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 def test_who_may_not_write_beside_the_disk_is_told_who_may(checkout: Path) -> None:
     """Exit code 4, and the command that does it."""
