@@ -108,12 +108,13 @@ def unclaimed() -> list[str]:
 
 def guests() -> Iterator[tuple[int, Path]]:
     """Processes of User-Mode Linux that work in a directory of ours which its owner has let go."""
+    caches = [place.resolve() for place in places()]
     for process in Path("/proc").glob("[1-9]*"):
         try:
             program, directory = (process / "exe").readlink(), (process / "cwd").readlink()
         except OSError:
             continue
-        ours = any(program.is_relative_to(place) for place in places()) and program.name.startswith("linux")
+        ours = any(program.is_relative_to(cache) for cache in caches) and program.name.startswith("linux")
         name = directory.name.removesuffix(" (deleted)")
         alone = name != directory.name or scratch.is_abandoned(directory)
         if ours and scratch.NAME.fullmatch(name) and alone:

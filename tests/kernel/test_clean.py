@@ -160,9 +160,17 @@ def test_what_root_has_closed_to_others_stops_nobody(
 
 
 def test_a_guest_without_an_owner_is_ended(
-    places: Places, processes: ExitStack, capsys: pytest.CaptureFixture[str]
+    places: Places,
+    processes: ExitStack,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By its program and the directory it works in; not the same program in a directory of somebody's."""
+    """By its program and the directory it works in; not the same program in a directory of somebody's.
+
+    Also where the cache is named by a link.
+    """
+    (places.temporary / "cache").symlink_to(places.cache)
+    monkeypatch.setenv("TESTBED_CACHE", str(places.temporary / "cache"))
     program = places.cache / "kernel-abc/linux"
     program.parent.mkdir()
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import KernelError
-from testbed.kernel import Needs, vm
+from testbed.kernel import Needs, build, vm
 from testbed.rundir import RunDir
 
 NEEDS = Needs(memory_bytes=1 << 30, clock="real", seed=1, wall_limit_s=20)
@@ -75,6 +76,20 @@ def test_an_image_lacks_nothing_only_when_it_is_whole(disk: Path) -> None:
     assert vm.find_image() == disk
     (disk / vm.INITRD).unlink()
     assert vm.find_image() is None
+
+
+def test_a_cache_with_a_relative_name_is_found_from_elsewhere(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU, and UML's kernel, are started in a directory of the run's own."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("TESTBED_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv("TESTBED_CACHE", raising=False)
+        monkeypatch.setenv(variable, "cache")
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        assert build.cache_dir().is_absolute()
+    monkeypatch.setenv("TESTBED_CACHE", "cache")
+    assert vm.find_image() == disk
 
 
 def test_an_image_is_named_after_what_it_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
