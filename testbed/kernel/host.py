@@ -147,7 +147,7 @@ def _fails(command: list[str]) -> str:
 def _missing_groups(root: Path = groups.ROOT) -> list[Problem]:
     """One problem for each controller that agents are limited, stopped or ended by."""
     kind = groups.layout(root)
-    return [
+    problems = [
         Problem(
             WHERE,
             f"{root} has no {name}" + ("" if kind == "none" else f" controller (control groups: {kind})"),
@@ -158,3 +158,13 @@ def _missing_groups(root: Path = groups.ROOT) -> list[Problem]:
         )
         for name in groups.missing(root)
     ]
+    if not problems and (names := groups.withheld(root)):
+        problems.append(
+            Problem(
+                WHERE,
+                f"{root} has processes of its own, so groups in it get no controller for {', '.join(names)}",
+                "the top of this machine's control groups, or one without processes",
+                f"docker run --privileged --cgroupns=host, or {USE_UML}",
+            )
+        )
+    return problems
