@@ -39,6 +39,8 @@ DISK, KERNEL, INITRD, RELEASE = FILES = ("disk.img", "vmlinuz", "initrd", "relea
 """What an image consists of; `release` has the kernel's name."""
 GUEST_SITE = "/opt/venv/lib/python{}.{}/site-packages"
 """Where the recipe puts the Python packages."""
+GUEST_PYTHON = "/usr/bin/python{}.{}"
+"""Debian's, by which the guest starts the frozen copy of the project, as it is started here."""
 GUEST_BOOT = "/usr/local/sbin/testbed-vm"
 UP = "vm: up"
 MOST_PROCESSORS = 8
@@ -92,6 +94,13 @@ class Vm:
         more = "or scripts/vm build, which says all that is missing"
         steps = {one: f"apt-get install {package}, {more}" for one, package in PACKAGES.items()}
         problems += lacking.missing(WHERE, steps)
+        here, there = os.path.realpath(sys.executable), GUEST_PYTHON.format(*sys.version_info[:2])
+        if here != there:
+            problems.append(
+                Problem(
+                    WHERE, f"the guest has no {here}", there, f"{there} -m venv --clear .venv; make setup"
+                )
+            )
         if find_image() is None:
             looked = ", ".join(str(place / "vm" / image_name()) for place in places())
             problems.append(

@@ -71,6 +71,15 @@ def test_where_nothing_builds_an_image_nobody_is_sent_to(
     assert "checkout" in vm.Vm().probe("real")[-1].next_step
 
 
+def test_a_python_that_the_guest_lacks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was built in a home directory, which the guest does not see."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    found = [problem for problem in vm.Vm().probe("real") if "the guest has no" in problem.found]
+    assert [problem.found for problem in found] == [f"the guest has no {tmp_path}/python3"]
+    monkeypatch.setattr(sys, "executable", vm.GUEST_PYTHON.format(*sys.version_info[:2]))
+    assert not any("the guest has no" in problem.found for problem in vm.Vm().probe("real"))
+
+
 def test_an_image_lacks_nothing_only_when_it_is_whole(disk: Path) -> None:
     """An image without one of its files is none."""
     assert vm.find_image() == disk
