@@ -29,7 +29,7 @@ from testbed.kernel import groups
 
 NOTES: Final = Path("/run/testbed")
 WORK: Final = NOTES / "work"
-"""Where COMMAND mounts a file system of its own, which goes with it; all runs use this one empty directory."""
+"""Where COMMAND mounts a file system of its own, which goes with it; one empty directory for all runs."""
 PATIENCE_S: Final = 8.0
 """How long COMMAND may take to end; less than whoever asked this process gives it."""
 STEP_S: Final = 0.2
