@@ -59,4 +59,4 @@ bench: setup ## measure how fast it is, write benchmarks/RESULTS.md and results.
 
 clean: ## remove what tools left behind; .venv, runs/ and the kernel stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
-	find testbed agents topologies tests -name __pycache__ -prune -exec rm -rf {} +
+	find testbed agents topologies benchmarks scenarios tests -name __pycache__ -prune -exec rm -rf {} +

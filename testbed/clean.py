@@ -93,7 +93,9 @@ def left() -> Iterator[Left]:
         for mount in mounted_below(path):
             yield Left(f"mount {mount}", partial(_unmount, mount))
         yield Left(f"directory {path}", partial(_remove, path))
-    if enclosed.WORK.is_dir() and not enclosed.notes():
+    for path in unfinished_disks():
+        yield Left(f"directory {path}", partial(_remove, path), of_root=True)
+    if _is_there(enclosed.WORK) and not enclosed.notes():
         yield Left(f"directory {enclosed.WORK}", _remove_work, of_root=True)
 
 
@@ -106,12 +108,13 @@ def unclaimed() -> list[str]:
 
 def guests() -> Iterator[tuple[int, Path]]:
     """Processes of User-Mode Linux that work in a directory of ours which its owner has let go."""
+    caches = [place.resolve() for place in places()]
     for process in Path("/proc").glob("[1-9]*"):
         try:
             program, directory = (process / "exe").readlink(), (process / "cwd").readlink()
         except OSError:
             continue
-        ours = any(program.is_relative_to(place) for place in places()) and program.name.startswith("linux")
+        ours = any(program.is_relative_to(cache) for cache in caches) and program.name.startswith("linux")
         name = directory.name.removesuffix(" (deleted)")
         alone = name != directory.name or scratch.is_abandoned(directory)
         if ours and scratch.NAME.fullmatch(name) and alone:
@@ -130,11 +133,25 @@ def unfinished() -> Iterator[Path]:
                     yield path
 
 
+def unfinished_disks() -> list[Path]:
+    """What killed builds of the VM's disk left in this user's own cache, gigabytes each."""
+    place = cache_dir().resolve() / "vm"
+    return [] if drafts.is_locked(place) else drafts.found("vm-build", place)
+
+
 def mounted_below(path: Path) -> list[Path]:
     """The deepest first. Kernel: Documentation/filesystems/proc.rst; blanks are octal numbers there."""
     names = [line.split(b" ")[4] for line in MOUNTS.read_bytes().split(b"\n") if line]
     points = [Path(os.fsdecode(ESCAPED.sub(lambda one: bytes([int(one[1], 8)]), name))) for name in names]
     return sorted((one for one in points if one.is_relative_to(path)), reverse=True)
+
+
+def _is_there(directory: Path) -> bool:
+    """As far as this user can see."""
+    try:
+        return directory.is_dir()
+    except OSError:  # root may have closed what it lies in to others
+        return False
 
 
 def _kill(pid: int) -> bool:

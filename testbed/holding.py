@@ -1,7 +1,8 @@
 """Keeping the network of a run on the host's kernel up after its end, for people and for other tools.
 
 Inside, the run waits as long as a file is there, and says by which process its namespaces are reached.
-Outside, whoever started the run lets go with Enter, with Ctrl-C, or by leaving Mininet's prompt.
+Outside, whoever started the run lets go with Enter, with Ctrl-C, or by leaving Mininet's prompt, where Ctrl-C
+first ends the command that goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
+from types import FrameType
 from typing import Final, Literal
 
 from testbed.errors import Problem, ScenarioError
@@ -51,6 +53,7 @@ class Holding:
     def __init__(self, how: How, run: RunDir, plan: Plan, say: Callable[[str], None]) -> None:
         self._how, self._run, self._plan, self._say = how, run, plan, say
         self._before = signal.getsignal(signal.SIGINT)
+        self._interrupt: Callable[[], bool] = lambda: False
         run.hold.touch()
 
     def hear(self, line: str) -> bool:
@@ -58,7 +61,7 @@ class Holding:
         word, _, pid = line.partition(" ")
         if word != WORD:
             return False
-        signal.signal(signal.SIGINT, lambda _signal, _frame: self._let_go())
+        signal.signal(signal.SIGINT, self._hear_ctrl_c)
         place = f"/proc/{pid}/root{NETNS_DIR}"
         self._say(f"the network is up; its hosts are in {place}. A shell in one of them:")
         self._say(f"  nsenter --net={place}/a1 bash")
@@ -80,9 +83,16 @@ class Holding:
         from testbed.prompt import prompt  # noqa: PLC0415 - Mininet takes its time to load
 
         try:
-            prompt(self._plan.topology, self._plan.topology_params, place)
+            prompt(self._plan.topology, self._plan.topology_params, place, ready=self._take)
         finally:
             self._let_go()
+
+    def _hear_ctrl_c(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._interrupt():
+            self._let_go()
+
+    def _take(self, interrupt: Callable[[], bool]) -> None:
+        self._interrupt = interrupt
 
     def _let_go(self) -> None:
         self._run.hold.unlink(missing_ok=True)

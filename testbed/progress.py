@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -65,7 +66,8 @@ class Progress:
         if word == "@stage":
             self._stage(rest)
         elif word == "@progress":
-            self._advance(float(rest))
+            with suppress(ValueError):  # on a serial line a kernel speaks in the middle of it
+                self._advance(float(rest))
         elif text.strip() and not self._quiet:
             self._console.print(_printable(text), markup=False, highlight=False)
 

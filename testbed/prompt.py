@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import string
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,8 +58,18 @@ class _Link(NetlinkLink):
         """Nothing: both ends are there."""
 
 
-def prompt(topology: str, params: dict[str, int], place: Path, stdin: TextIO = sys.stdin) -> None:
-    """Read commands and carry them out until `exit` or the end of input; `place` has a namespace per node."""
+def prompt(
+    topology: str,
+    params: dict[str, int],
+    place: Path,
+    stdin: TextIO = sys.stdin,
+    ready: Callable[[Callable[[], bool]], None] = lambda _interrupt: None,
+) -> None:
+    """Read commands and carry them out until `exit` or the end of input; `place` has a namespace per node.
+
+    `ready` is given what interrupts the commands that go on in nodes, and says whether there were any: the
+    nodes are in sessions of their own, so that a terminal's Ctrl-C reaches none of them.
+    """
     letters = {"identchars": string.ascii_letters + string.digits + "_-"}  # nodes have names such as tenant-a
     Mininet.inited = True  # its init() only raises limits of this machine, by shell
     kinds: dict[str, type] = {"host": _Host, "switch": _Switch}
@@ -71,6 +83,7 @@ def prompt(topology: str, params: dict[str, int], place: Path, stdin: TextIO = s
         build=True,
     )
     try:
+        ready(partial(_interrupt, net))
         for node in net.hosts:
             for intf in node.intfList():
                 address = intf.address or node.params.get("ip", "")
@@ -79,3 +92,10 @@ def prompt(topology: str, params: dict[str, int], place: Path, stdin: TextIO = s
     finally:
         for node in [*net.hosts, *net.switches]:
             node.terminate()
+
+
+def _interrupt(net: Mininet) -> bool:
+    busy = [node for node in [*net.hosts, *net.switches] if node.waiting]
+    for node in busy:
+        node.sendInt()
+    return bool(busy)

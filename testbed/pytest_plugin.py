@@ -19,6 +19,7 @@ MARKERS = (
     "testbed: a scenario of the testbed",
     "testbed_uml: a scenario that will run in the UML kernel",
     "testbed_host: a scenario that will run in this machine's kernel",
+    "testbed_vm: a scenario that will run in a virtual machine",
     "testbed_long: a scenario that sends requests for more than 60 virtual seconds",
     "testbed_real: a scenario that computes with real kernels, in real time",
 )

@@ -87,6 +87,12 @@ def of_kernel() -> dict[str, str]:
 
 
 def put_back(before: Mapping[str, str]) -> None:
-    """Set what `of_kernel` has found."""
+    """Set what `of_kernel` has found; what cannot be set keeps nothing else from it, and is raised then."""
+    failed: list[Exception] = []
     for name in OF_KERNEL:
-        _write(name, before[name])
+        try:
+            _write(name, before[name])
+        except (OSError, ShapingError) as error:  # such as a congestion control whose module has gone
+            failed.append(error)
+    if failed:
+        raise failed[0]

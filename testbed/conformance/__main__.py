@@ -132,8 +132,8 @@ def _finish(  # noqa: PLR0917 - what there is to show, and where
     """Print and write."""
     directories: dict[str, list[Path]] = {}
     for one in measured:
-        if one.directory is not None:
-            directories.setdefault(one.ran.place, []).append(one.directory)
+        if not one.ran.left_out:
+            directories.setdefault(one.ran.place, []).extend(filter(None, [one.directory]))
     made = {name: made_in(directories[name]) for name in PLACES if name in directories}
     labels = {case.name: f"{case.name}, {quantity(case.rate_bps, 'bps')}" for case in suite}
     table = Table(*page.header(list(made)))

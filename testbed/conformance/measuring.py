@@ -161,7 +161,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def made_in(directories: Sequence[Path]) -> Made:
-    """Of all runs in one place."""
+    """Of all runs in one place; of none, where they left nothing, nothing is known."""
     manifests = [_manifest(one) for one in directories]
     said = [RunDir(one).programs / RELEASE for one in directories]
     releases = {path.read_text(encoding="utf-8").strip() for path in said if path.is_file()}
@@ -174,7 +174,7 @@ def made_in(directories: Sequence[Path]) -> Made:
     return Made(
         f"{release} ({named})" if release and named else release or named,
         f"{cpu} ({by})" if by else cpu,
-        days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
+        " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
     )
 
 

@@ -40,14 +40,14 @@ LOCK = "kernel-build.lock"
 def cache_dir() -> Path:
     """Where this user keeps what is built once: $TESTBED_CACHE, or what is customary.
 
-    Root builds for everybody, in /var/cache.
+    Root builds for everybody, in /var/cache. It is absolute, as kernels are started elsewhere.
     """
     if chosen := os.environ.get("TESTBED_CACHE"):
-        return Path(chosen)
+        return Path(chosen).absolute()
     if os.geteuid() == 0:
         return SHARED_CACHE
     if customary := os.environ.get("XDG_CACHE_HOME"):
-        return Path(customary) / "testbed"
+        return Path(customary).absolute() / "testbed"
     return Path.home() / ".cache/testbed"
 
 
@@ -207,14 +207,7 @@ def _recipe_hash() -> str:
 
 def is_building(cache: Path) -> bool:
     """Whether somebody builds a kernel there now."""
-    try:
-        with (cache / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return drafts.is_locked(cache / LOCK)
 
 
 @contextlib.contextmanager

@@ -45,7 +45,13 @@ def carries_bps() -> int:
         said = f"it took more than {PATIENCE_S:g} s"
     except ValueError:
         said = " | ".join(ended.stderr.strip().splitlines()[-2:]) or f"status {ended.returncode}"
-    raise MachineError(Problem("--kernel host", f"what this machine carries could not be measured: {said}"))
+    raise MachineError(
+        Problem(
+            "--kernel host",
+            f"what this machine carries could not be measured: {said}",
+            next_step="--kernel uml, whose virtual clock carries any rate",
+        )
+    )
 
 
 def measure_bps(span_s: float = SPAN_S) -> int:

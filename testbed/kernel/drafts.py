@@ -6,6 +6,7 @@ like one of these, or that lies behind a symbolic link.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -15,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["draft", "kernel-build"]
+Kind = Literal["draft", "kernel-build", "vm-build"]
+"""`scripts/vm` makes the last kind itself, as root."""
 
 
 @contextmanager
@@ -42,3 +44,20 @@ def found(kind: Kind, place: Path) -> list[Path]:
                     if name.fullmatch(one.name) and one.is_dir(follow_symlinks=False)
                 )
     return paths
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody who works in the cache holds this lock now; it may be a directory."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -29,7 +29,7 @@ from testbed.kernel import groups
 
 NOTES: Final = Path("/run/testbed")
 WORK: Final = NOTES / "work"
-"""Where COMMAND mounts a file system of its own, which goes with it. All runs use this directory."""
+"""Where COMMAND mounts a file system of its own, which goes with it; one empty directory for all runs."""
 PATIENCE_S: Final = 8.0
 """How long COMMAND may take to end; less than whoever asked this process gives it."""
 STEP_S: Final = 0.2
@@ -159,6 +159,7 @@ def _start(label: str, command: list[str]) -> int:
     try:
         # crun refuses hybrids whose version 2 has controllers; without it, it sees version 1
         namespaces.own_proc(*([groups.ROOT / groups.BESIDE] if groups.layout() == "hybrid" else []))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # by which it is asked; a shell's background ignores it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*ENDING, signal.SIGCHLD])
         os.execvpe(command[0], command, {**os.environ, **told})  # noqa: S606 - no shell is wanted
     except OSError as error:

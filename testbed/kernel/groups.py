@@ -63,6 +63,20 @@ def missing(root: Path = ROOT) -> list[str]:
     return [name for name in needed if name not in offered]
 
 
+def withheld(root: Path = ROOT) -> list[str]:
+    """What a run needs and groups in `root` cannot be given, as in the part of version 2 that containers see.
+
+    Only the top of all passes controllers on while it has processes of its own: cgroup-v2.rst, "No Internal
+    Process Constraint". It is the one without a type.
+    """
+    if layout(root) != "v2" or not (root / "cgroup.type").is_file():
+        return []
+    if not (root / "cgroup.procs").read_text(encoding="ascii").split():
+        return []
+    passed_on = set((root / "cgroup.subtree_control").read_text(encoding="ascii").split())
+    return [name for name in NEEDED if name not in passed_on]
+
+
 def of_label(label: str, root: Path = ROOT) -> list[Path]:
     """A run's groups, one in each hierarchy that has it."""
     return [path for top in hierarchies(root) if (path := top / label).is_dir()]

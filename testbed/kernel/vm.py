@@ -14,7 +14,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from testbed.errors import KernelError, MachineError, Problem
 from testbed.kernel import Clock, Needs, digest, image, lacking
 from testbed.kernel.build import cache_dir, places
 from testbed.kernel.scratch import scratch
-from testbed.kernel.supervise import OutlivedError, supervise
+from testbed.kernel.supervise import OutlivedError, supervise, tied
 from testbed.rundir import RunDir
 
 Accelerator = Literal["kvm", "tcg"]
@@ -34,10 +33,14 @@ QEMU = "qemu-system-x86_64"
 PACKAGES = {QEMU: "qemu-system-x86", "setpriv": "util-linux", "prlimit": "util-linux"}
 """Programs a run calls here, and the Debian packages they come in."""
 RECIPE = Path(__file__).with_name("vm_recipe")
+BUILDER = image.PROJECT / "scripts/vm"
+"""Makes the image. Not there where the project is installed: the image has a checkout's packages."""
 DISK, KERNEL, INITRD, RELEASE = FILES = ("disk.img", "vmlinuz", "initrd", "release")
 """What an image consists of; `release` has the kernel's name."""
 GUEST_SITE = "/opt/venv/lib/python{}.{}/site-packages"
 """Where the recipe puts the Python packages."""
+GUEST_PYTHON = "/usr/bin/python{}.{}"
+"""Debian's, by which the guest starts the frozen copy of the project, as it is started here."""
 GUEST_BOOT = "/usr/local/sbin/testbed-vm"
 UP = "vm: up"
 MOST_PROCESSORS = 8
@@ -91,11 +94,22 @@ class Vm:
         more = "or scripts/vm build, which says all that is missing"
         steps = {one: f"apt-get install {package}, {more}" for one, package in PACKAGES.items()}
         problems += lacking.missing(WHERE, steps)
+        here, there = os.path.realpath(sys.executable), GUEST_PYTHON.format(*sys.version_info[:2])
+        if here != there:
+            problems.append(
+                Problem(
+                    WHERE, f"the guest has no {here}", there, f"{there} -m venv --clear .venv; make setup"
+                )
+            )
         if find_image() is None:
             looked = ", ".join(str(place / "vm" / image_name()) for place in places())
             problems.append(
                 Problem(
-                    WHERE, f"no image that this user can read: {looked}", next_step="sudo scripts/vm build"
+                    WHERE,
+                    f"no image that this user can read: {looked}",
+                    next_step="scripts/vm build"
+                    if BUILDER.is_file()
+                    else "run this in a checkout of the project, which has scripts/vm; or use --kernel uml",
                 )
             )
         return problems
@@ -247,7 +261,7 @@ def shell() -> int:
         {"project": image.PROJECT},
         kernel_arguments=["testbed.shell"],
     )
-    return subprocess.run(argv, check=False).returncode
+    return subprocess.run([*tied("KILL"), *argv], check=False).returncode
 
 
 def _boots(disk: Path) -> bool:
@@ -270,7 +284,8 @@ def _boots(disk: Path) -> bool:
 
 
 def _environment(place: Path) -> dict[str, str]:
-    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(place), "TMPDIR": tempfile.gettempdir()}
+    """QEMU's: what it writes beside the disk has a name for a moment, in `place`, which goes with the run."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(place), "TMPDIR": str(place)}
 
 
 def _boot_id() -> str:

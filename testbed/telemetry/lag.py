@@ -59,6 +59,7 @@ class Lag:
             await never.wait()
         finally:
             timer.cancel()
+            self.add(max(0, time.monotonic_ns() - begin_ns))  # a stall at the very end has no tick after it
             if said := self.finding():
                 self._distrust(said)
 

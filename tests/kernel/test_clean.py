@@ -126,10 +126,51 @@ def test_a_cache_may_lie_among_other_things(places: Places, capsys: pytest.Captu
     assert all(one.is_dir() for one in foreign)
 
 
-def test_a_guest_without_an_owner_is_ended(
-    places: Places, processes: ExitStack, capsys: pytest.CaptureFixture[str]
+def test_what_a_killed_build_of_a_disk_left_is_root_s_to_remove(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its program and the directory it works in; not the same program in a directory of somebody's."""
+    """By its whole name, and not while somebody builds there."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    left = places.cache / f"vm/vm-build-{ID}"
+    (left / "root").mkdir(parents=True)
+    foreign = places.cache / "vm/vm-build-notes"
+    foreign.mkdir()
+    lock = os.open(left.parent, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert said(capsys) == ["nothing is left of any run"]
+    os.close(lock)
+    assert said(capsys) == [f"removed directory {left}"]
+    assert foreign.is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_what_root_has_closed_to_others_stops_nobody(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where root makes directories that only root may enter."""
+    assert places.notes.is_dir()
+    with tempfile.TemporaryDirectory(dir="/tmp") as closed:  # in a place that is open
+        monkeypatch.setattr(enclosed, "NOTES", Path(closed))
+        monkeypatch.setattr(enclosed, "WORK", Path(closed, "work"))
+        os.seteuid(65534)
+        try:
+            assert said(capsys) == ["nothing is left of any run"]
+        finally:
+            os.seteuid(0)
+
+
+def test_a_guest_without_an_owner_is_ended(
+    places: Places,
+    processes: ExitStack,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By its program and the directory it works in; not the same program in a directory of somebody's.
+
+    Also where the cache is named by a link.
+    """
+    (places.temporary / "cache").symlink_to(places.cache)
+    monkeypatch.setenv("TESTBED_CACHE", str(places.temporary / "cache"))
     program = places.cache / "kernel-abc/linux"
     program.parent.mkdir()
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)

@@ -97,6 +97,29 @@ def test_the_page_has_every_column_and_says_whether_it_agrees(
     )
 
 
+def test_a_kernel_in_which_every_run_died_has_its_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which nothing is known but that; no directory says what it was."""
+    pretend(monkeypatch, tmp_path, {"uml": 1e8})
+    played = command.measure
+
+    def one_dies(place: Place, suite: Sequence[Case], *others: Path, **options: int) -> Iterator[Measured]:
+        if place.name == "uml":
+            yield from played(place, suite, *others, **options)  # type: ignore[arg-type]
+        else:
+            yield from (Measured(Ran(case.name, place.name, unknown=("it died",))) for case in suite)
+
+    monkeypatch.setattr(command, "measure", one_dies)
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    arguments = [str(SUITE[0]), "--kernels", "uml,uml-real", "--write", str(page)]
+    assert run_command(command.app, arguments) == 2
+    text = page.read_text()
+    assert "| `uml-real` |  | real |  |  |" in text
+    assert "| eight_connections, 100 Mbps | goodput | 1 | 1e+08 | UNKNOWN | 3% apart | unknown |" in text
+
+
 def test_no_kernel_at_all_ends_with_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,24 @@ def test_what_version_2_lacks_is_named(tmp_path: Path) -> None:
     assert "cgroup_enable=memory" in problem.next_step
 
 
+@pytest.mark.parametrize(
+    ("members", "passed_on", "withheld"),
+    [("1\n2\n", "cpu pids", ["memory"]), ("1\n", "memory pids", []), ("", "", [])],
+)
+def test_a_container_s_part_of_version_2_may_have_nothing_to_pass_on(
+    members: str, passed_on: str, withheld: list[str], tmp_path: Path
+) -> None:
+    """Where it has processes itself; the top of all, which has no type, passes on whatever it has."""
+    root = version_2(tmp_path, "cpu memory pids")
+    (root / "cgroup.procs").write_text(members)
+    (root / "cgroup.subtree_control").write_text(f"{passed_on}\n")
+    assert (groups.withheld(root), _missing_groups(root)) == ([], [])
+    (root / "cgroup.type").write_text("domain\n")
+    assert groups.withheld(root) == withheld
+    found = [problem.found for problem in _missing_groups(root)]
+    assert [f"get no controller for {', '.join(withheld)}" in one for one in found] == [True] * bool(withheld)
+
+
 def test_version_1_has_a_hierarchy_for_each(tmp_path: Path) -> None:
     """Also two in one, where the other name is a link."""
     root = version_1(tmp_path, "memory", "pids", "freezer", "cpu,cpuacct")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +31,25 @@ namespaces.private_mounts()
 params = {"prefill_hosts": 1, "pd_hosts": 1}
 Network("two_dc", params, mtu_bytes=1500, window_bytes=1 << 20)
 prompt("two_dc", params, Path(f"/proc/{os.getpid()}/root/run/netns"))
+"""
+PING = """
+import os, signal, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from testbed import namespaces
+from testbed.holding import Holding
+from testbed.rundir import RunDir
+from testbed.topology import Network
+signal.signal(signal.SIGINT, signal.default_int_handler)
+namespaces.private_mounts()
+params = {"prefill_hosts": 1, "pd_hosts": 1}
+Network("two_dc", params, mtu_bytes=1500, window_bytes=1 << 20)
+run = RunDir(Path(sys.argv[1]))
+holder = Holding("cli", run, SimpleNamespace(topology="two_dc", topology_params=params), print)
+holder.hear(f"@held {os.getpid()}")
+while run.hold.exists():
+    time.sleep(0.05)
+holder.close()
 """
 
 
@@ -113,3 +134,45 @@ def test_mininet_s_prompt_reaches_every_node() -> None:
     assert "a1 b1 client edge-a edge-b router sw-a sw-b tenant-a tenant-b wan" in said.stderr
     assert "10.2.0.1 via 10.1.0." in said.stderr
     assert "br0" in said.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+def test_ctrl_c_ends_a_command_before_it_ends_the_network(tmp_path: Path) -> None:
+    """It reaches no node by itself, as each is in a session of its own; at the prompt it lets go."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PING, tmp_path],
+        cwd=PROJECT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+    ) as process:
+        said = b""
+
+        def until(what: bytes) -> None:
+            nonlocal said
+            assert process.stdout is not None
+            while what not in said:
+                assert select.select([process.stdout], [], [], 30)[0], said
+                more = process.stdout.read(4096)
+                assert more, said
+                said += more
+            said = said.partition(what)[2]
+
+        def enter(command: bytes) -> None:
+            assert process.stdin is not None
+            until(b"mininet> ")  # what is typed earlier goes to the command before
+            process.stdin.write(command + b"\n")
+
+        try:
+            enter(b"a1 sh -c 'echo has $((40 + 2)) begun; exec sleep 300'")
+            until(b"has 42 begun")
+            process.send_signal(signal.SIGINT)
+            enter(b"a1 echo goes $((40 + 3)) on")
+            until(b"goes 43 on")
+            assert RunDir(tmp_path).hold.exists()
+            until(b"mininet> ")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

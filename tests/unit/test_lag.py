@@ -64,6 +64,21 @@ def test_nothing_measured_is_no_finding() -> None:
     assert finding(10) == ""
 
 
+def test_a_stall_at_the_very_end_counts() -> None:
+    """What held up the run's last moments held up its last measurements."""
+    said: list[str] = []
+
+    async def run() -> None:
+        watching = asyncio.create_task(Lag(10 * MS, said.append).watch(time.monotonic_ns()))
+        await asyncio.sleep(0.05)
+        time.sleep(0.6)  # noqa: ASYNC251 - the machine, which stops all of it
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    asyncio.run(run())
+    assert len(said) == 1
+
+
 HOGGED = """
 import asyncio, os, sys, time
 from testbed.telemetry.lag import Lag

@@ -17,7 +17,13 @@ from testbed.progress import Progress
 from testbed.sparkline import BLOCKS, LETTERS, STEPS, TAIL_BYTES, Lately, sparkline
 from tests.unit.synthetic_plan import make_plan
 
-LINES = ("@stage building network", "a kernel says \x1b[2J\x07 this", "@stage running", "@progress 12.5")
+LINES = (
+    "@stage building network",
+    "a kernel says \x1b[2J\x07 this",
+    "@stage running",
+    "@progress 12.5",
+    "@progress 13[    3.141592] clocksource: and this",
+)
 
 
 class Tty(io.StringIO):

@@ -11,7 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from testbed import runs
+from testbed import pytest_plugin, runs
+from testbed.kernel.choose import KERNELS
 from testbed.scenario.load import load
 from testbed.testing.items import marks
 from testbed.testing.once import Options, Runs, overrides_of
@@ -133,6 +134,16 @@ def test_markers_say_how_long_and_what(
     monkeypatch.setenv("TESTBED_CACHE", str(tmp_path))
     assert set(marks(load(ROOT / f"scenarios/{name}.yaml").scenario, "uml")) == expected
     assert marks(None, "uml") == ["testbed"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_marker_of_every_kernel_is_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown one is an error under --strict-markers."""
+    monkeypatch.setattr(KERNELS[name], "probe", lambda *_: [])
+    known = {marker.partition(":")[0] for marker in pytest_plugin.MARKERS}
+    found = set(marks(None, name))
+    assert found <= known
+    assert f"testbed_{name}" in found
 
 
 def counting(out: Path) -> list[str]:

@@ -77,7 +77,9 @@ def test_what_cannot_be_measured_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     """The last words of the measuring process are part of the message."""
     ended = SimpleNamespace(stdout="", stderr="Traceback\nOSError: no veth\n", returncode=1)
     monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_options: ended)
-    with pytest.raises(MachineError, match=r"could not be measured: .*OSError: no veth"):
+    with pytest.raises(
+        MachineError, match=r"could not be measured: .*OSError: no veth\n    next: --kernel uml"
+    ):
         real_rate.require(planned())
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from testbed.errors import KernelError
-from testbed.kernel import Needs, vm
+from testbed.kernel import Needs, build, vm
 from testbed.rundir import RunDir
 
 NEEDS = Needs(memory_bytes=1 << 30, clock="real", seed=1, wall_limit_s=20)
@@ -55,11 +61,44 @@ def test_the_probe_names_all_that_is_missing(tmp_path: Path, monkeypatch: pytest
     assert any(f"{tmp_path}/vm/0123456789ab" in line and "scripts/vm build" in line for line in said)
 
 
+def test_where_nothing_builds_an_image_nobody_is_sent_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the project was installed by pip; in a checkout the command needs no sudo of the user's."""
+    monkeypatch.setenv("TESTBED_CACHE", str(tmp_path))
+    assert vm.Vm().probe("real")[-1].next_step == "scripts/vm build"
+    monkeypatch.setattr(vm, "BUILDER", tmp_path / "vm")
+    assert "checkout" in vm.Vm().probe("real")[-1].next_step
+
+
+def test_a_python_that_the_guest_lacks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was built in a home directory, which the guest does not see."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    found = [problem for problem in vm.Vm().probe("real") if "the guest has no" in problem.found]
+    assert [problem.found for problem in found] == [f"the guest has no {tmp_path}/python3"]
+    monkeypatch.setattr(sys, "executable", vm.GUEST_PYTHON.format(*sys.version_info[:2]))
+    assert not any("the guest has no" in problem.found for problem in vm.Vm().probe("real"))
+
+
 def test_an_image_lacks_nothing_only_when_it_is_whole(disk: Path) -> None:
     """An image without one of its files is none."""
     assert vm.find_image() == disk
     (disk / vm.INITRD).unlink()
     assert vm.find_image() is None
+
+
+def test_a_cache_with_a_relative_name_is_found_from_elsewhere(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU, and UML's kernel, are started in a directory of the run's own."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("TESTBED_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv("TESTBED_CACHE", raising=False)
+        monkeypatch.setenv(variable, "cache")
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        assert build.cache_dir().is_absolute()
+    monkeypatch.setenv("TESTBED_CACHE", "cache")
+    assert vm.find_image() == disk
 
 
 def test_an_image_is_named_after_what_it_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +153,38 @@ def test_any_other_end_is_an_error(
     with pytest.raises(KernelError) as caught:
         vm.Vm().execute(run_dir, NEEDS, lambda _line: None)
     assert says in str(caught.value)
+
+
+def test_what_qemu_writes_beside_the_disk_goes_with_the_run(
+    disk: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layer of the disk has a name until QEMU has opened it, and QEMU may be killed before."""
+    assert disk.is_dir()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    play('echo layer >"$TMPDIR/vl.123456" && kill -KILL $$', tmp_path, monkeypatch)
+    with pytest.raises(KernelError, match="SIGKILL"):
+        vm.Vm().execute(run_dir, NEEDS, lambda _line: None)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_shell_s_vm_ends_with_it(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed outright, too."""
+    (disk.parent / f"kvm-{disk.name}-{vm._boot_id()}").write_text("hangs")
+    pid = tmp_path / "pid"
+    play(f'echo $$ >"{pid}.new"; mv "{pid}.new" "{pid}"; exec sleep 60', tmp_path, monkeypatch)
+    with subprocess.Popen([sys.executable, "-m", vm.__name__], stdin=subprocess.DEVNULL) as process:
+        until(pid.is_file)
+        process.kill()
+    until(lambda: not Path("/proc", pid.read_text().strip()).exists())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_a_vm_that_hangs_is_ended(

@@ -51,7 +51,9 @@ copy_python() {
 	tar -C "$venv" --exclude='*/site-packages/torch*' --exclude='*/site-packages/functorch' \
 		--exclude='*/site-packages/nvidia*' --exclude='*/site-packages/triton*' -cf - . |
 		tar -C "$root/opt/venv" --no-same-owner -xf -
-	grep -lIZ "^#!$venv/bin/python" "$root"/opt/venv/bin/* | xargs -0r sed -i "1s:^#!$venv:#!/vagrant/.venv:"
+	# in the first line, or in the second where the path is long or has blanks; none is no error
+	{ grep -lIZF "$venv/bin/python" "$root"/opt/venv/bin/* || true; } |
+		xargs -0r sed -i "1,2s:$venv/bin/python:/vagrant/.venv/bin/python:"
 	[ -z "$uml" ] || install -D "$uml" "$root/var/cache/testbed/$(basename "$(dirname "$uml")")/linux"
 }
 
@@ -99,6 +101,6 @@ basename "$(readlink "$root/vmlinuz")" | sed 's/^vmlinuz-//' >"$parts/release"
 step "writing the disk"
 make_disk
 step "done: $(du -sh "$disk" | cut -f1) on disk, kernel $(cat "$parts/release")"
-chmod 644 "$parts"/* && chmod 600 "$parts/ssh_key"
+chmod 755 "$parts" && chmod 644 "$parts"/* && chmod 600 "$parts/ssh_key"
 mkdir -p "$(dirname "$output")"
 mv -T "$parts" "$output"
