@@ -2,7 +2,8 @@
 # Build the disk of a Debian VM: this machine's own release, with its stock kernel. As root.
 # usage: build.sh WORK OUTPUT VENV UML PACKAGE...
 # WORK must be empty and take 6 GB; OUTPUT appears only when the build is complete. VENV is the virtual environment to
-# copy, UML the program of the UML kernel, which is copied, too; empty: none. Every step says so on stdout.
+# copy, UML the program of the UML kernel, which is copied, too; empty: none. Every step says so on stdout. Exit code 4:
+# Debian cannot be installed from here; another one is a fault of this program.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$1 output=$2 venv=$3 uml=$4
@@ -42,7 +43,7 @@ install_debian() {
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
 		--essential-hook="copy-in $work/initramfs-tools /etc" \
-		"$suite" "$root" $([ ! -f "$work/sources.list" ] || echo "$work/sources.list")
+		"$suite" "$root" $([ ! -f "$work/sources.list" ] || echo "$work/sources.list") || exit 4
 }
 
 # The environment as `scripts/setup` made it here, without torch; it will stand in /vagrant.
