@@ -41,6 +41,13 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this very process is there, and not only waits to be reaped."""
         return self.boot == _boot() and _started_ticks(self.pid) == self.started_ticks
 
+    def words(self) -> list[str]:
+        """The command line that it was started with; nothing when it has ended."""
+        with suppress(OSError):
+            text = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+            return [os.fsdecode(word) for word in text.split(b"\0")[:-1]] if self.alive else []
+        return []
+
     def send(self, wanted: signal.Signals) -> bool:
         """Send a signal to this process and no other; False when it has ended, or is somebody else's."""
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -79,12 +80,13 @@ def summarize(directory: Path) -> Summary | None:
     if planned is None:
         return None
     manifest = read(run.manifest, Manifest) or Manifest()
+    words = _words(manifest.command)
     verdict = read(run.verdict, Verdict)
     state: State = "UNKNOWN" if verdict is None else verdict.status
     note = NO_VERDICT if verdict is None else verdict.note
     carrier = carriers.of_run(run)
     if verdict is None and carrier is not None and carrier.alive:
-        state, note = "RUNNING", UNDER_WAY
+        state, note, words = "RUNNING", UNDER_WAY, carrier.words()
     return Summary(
         directory=directory.name,
         name=planned.name,
@@ -101,17 +103,20 @@ def summarize(directory: Path) -> Summary | None:
         scenario_sha256=manifest.scenario_sha256,
         clock=manifest.clock,
         kernel=manifest.kernel,
-        changed=replaced(manifest.command),
+        changed=_replaced(words),
         results=() if verdict is None else verdict.results,
     )
 
 
-def replaced(command: str) -> str:
+def _words(command: str) -> list[str]:
+    """Of a command line; none of one that no shell would take."""
+    with suppress(ValueError):
+        return shlex.split(command)
+    return []
+
+
+def _replaced(words: Sequence[str]) -> str:
     """What a command line replaces in a scenario: `seed=7 link.a_to_b.rate=1gbit`."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return ""
     found = []
     for word, following in pairwise([*words, ""]):
         option, equals, value = word.partition("=")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from testbed import carriers
@@ -255,6 +258,20 @@ def test_a_run_without_a_verdict_is_under_way_as_long_as_its_process_is(runs: Pa
     assert history.refresh() == 1
     assert history.running() == []
     assert not dead.carrier.exists()
+
+
+def test_a_run_under_way_says_what_its_process_was_told(runs: Path, history: History) -> None:
+    """It has no manifest yet."""
+    run = write_small(runs, status=None, command="")
+    command = [sys.executable, "-c", "input()", "--set", "a b=1", "--scale=0.5"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        carrier = carriers.of_process(process.pid)
+        assert carrier is not None
+        run.carrier.write_bytes(msgspec.json.encode(carrier))
+        history.refresh()
+        assert history.page(query="scale=0.5").rows[0]["changed"] == "a b=1 scale=0.5"
+        process.communicate(b"\n")
+    assert carrier.words() == []
 
 
 def test_plans_that_cannot_be_read_are_no_runs(runs: Path, history: History) -> None:
