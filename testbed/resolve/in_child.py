@@ -25,7 +25,8 @@ _LOOK_S: Final = 0.02
 def in_child(work: Callable[[], T]) -> T:
     """What `work` returns; it must be picklable. What it prints goes to stderr.
 
-    It may end its process, hang, leave threads and children behind: all of it is gone afterwards.
+    It may end its process, hang, leave threads and children behind: all of it is gone afterwards, but for
+    children that have made a session of their own.
 
     Raises:
         ScenarioError: `work` raised it.
