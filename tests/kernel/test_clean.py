@@ -20,7 +20,7 @@ from testbed import clean, sysctl
 from testbed.command import run_command
 from testbed.kernel import enclosed, groups, scratch
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("whole_machine")]
 root_only = pytest.mark.skipif(
     os.geteuid() != 0 or groups.missing() != [], reason="needs root and control groups"
 )

@@ -16,6 +16,7 @@ from testbed.rundir import RunDir
 PAYLOAD = Path(__file__).with_name("host_payload.py")
 pytestmark = [
     pytest.mark.kernel,
+    pytest.mark.usefixtures("whole_machine"),
     pytest.mark.skipif(os.geteuid() != 0 or groups.missing() != [], reason="needs root and control groups"),
 ]
 

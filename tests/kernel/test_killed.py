@@ -43,7 +43,7 @@ Host(payload=(sys.argv[1],)).execute(Path(sys.argv[2]), needs, lambda line: prin
 PAYLOAD = Path(__file__).with_name("host_payload.py")
 PERMITTED = groups.missing() == [] and os.geteuid() == 0
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("whole_machine", "own_mounts")]
 
 
 def moments() -> Iterator[tuple[float, signal.Signals]]:
