@@ -87,7 +87,7 @@ def survivors(place: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            command = (process / "cmdline").read_text().replace("\0", " ")
+            command = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
             if str((process / "cwd").readlink()).startswith(str(place)) or str(place) in command:
                 found.append(command)
         except OSError:

@@ -61,7 +61,7 @@ def survivors(place: Path) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str((process / "cwd").readlink()).startswith(str(place)):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
+                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
         except OSError:
             continue
     return found
