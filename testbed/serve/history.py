@@ -21,7 +21,7 @@ from testbed.serve.main_metrics import Measured
 from testbed.serve.summaries import Summary, summarize
 
 FILE: Final = "history.sqlite"
-VERSION: Final = 2
+VERSION: Final = 3
 BATCH: Final = 200
 """Runs that are written at once, so that readers see a long rebuild grow."""
 SCHEMA: Final = """
