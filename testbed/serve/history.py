@@ -155,7 +155,7 @@ class History:
     def trend(self, name: str, metric: str, limit: int) -> list[dict[str, Any]]:
         """A metric over the newest `limit` judged runs of a scenario, oldest first."""
         rows = self._all(
-            "SELECT runs.directory, seed, scale, state, started_s, value FROM runs "
+            "SELECT runs.directory, seed, scale, changed, state, started_s, value FROM runs "
             "JOIN metrics USING (directory) WHERE runs.name = ? AND metrics.name = ? "
             "ORDER BY started_s DESC, runs.directory LIMIT ?",
             [name, metric, limit],

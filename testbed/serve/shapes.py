@@ -223,6 +223,7 @@ class Point(Shape):
     directory: str
     seed: int
     scale: float
+    changed: str = Field(description="What the command line replaced in the scenario.")
     state: State
     started_s: float
     value: float | None
