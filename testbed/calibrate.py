@@ -63,6 +63,10 @@ def calibrate(
     for reason in reasons:
         if reason not in missed:
             console.print(f"not trusted: {reason}", markup=False, highlight=False, style="yellow")
+    # so that nobody takes it for a run that came to no verdict
+    note = f"the link alone: {'not to be trusted' if reasons else 'as asked'}"
+    judged = expect.judge(plan, tables, reasons)
+    msgspec.structs.replace(judged, note=note).write(directory.verdict)
     console.print(str(directory.path), markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(NOT_AS_ASKED if reasons else 0)
 

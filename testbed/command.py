@@ -97,7 +97,9 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     try:
         exit_code = app(args=arguments, standalone_mode=False) or 0
     except typer.TyperException as error:
-        problem = Problem("arguments", str(error), next_step="see --help")
+        # with the option that is wrong, and without what pydantic puts before the message of a check
+        found = error.format_message().replace("Value error, ", "")
+        problem = Problem("arguments", found, next_step="see --help")
         print(problem, file=sys.stderr)
         return ScenarioError.exit_code
     except TestbedError as error:

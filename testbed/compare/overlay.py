@@ -34,7 +34,7 @@ class Signal:
     height: int
     linear: bool = True
     beside: int | None = None
-    """A curve of the same chart that is the same on both sides."""
+    """A curve of the same chart to stand beside those of both sides; once, where it is the same for both."""
 
 
 PANELS: Final = (
@@ -130,9 +130,18 @@ def _panel(sides: tuple[Sequence[Drawn], Sequence[Drawn]], signal: Signal, axis:
     if all(value is None for curve in drawn for value in curve.values):
         return None
     if signal.beside is not None:
-        drawn.insert(0, replace(model.curves[signal.beside], colour="grey"))
+        drawn[:0] = _beside(*(side[0].charts[signal.chart].curves[signal.beside] for side in sides))
     floor = None if signal.linear else model.log_floor
     return replace(model, title=signal.title, curves=tuple(drawn), height=signal.height, log_floor=floor)
+
+
+def _beside(baseline: Curve, candidate: Curve) -> list[Curve]:
+    if (baseline.times_s, baseline.values) == (candidate.times_s, candidate.values):
+        return [replace(candidate, colour="grey")]
+    return [
+        replace(curve, label=f"{curve.label}, {name}", colour="grey", dashed=name == NAMES[0])
+        for curve, name in ((candidate, NAMES[1]), (baseline, NAMES[0]))
+    ]
 
 
 def _side(curves: Sequence[Curve], name: str, colour: str, axis: TimeAxis) -> list[Curve]:

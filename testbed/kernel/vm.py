@@ -206,6 +206,7 @@ def command(
         "panic=-1",
         "mitigations=off",  # nobody to be kept out, and they cost most where the processor is emulated
         "tsc=reliable",  # else a guest that was held up takes a clock that costs ten times as much
+        "sysctl.kernel.hung_task_timeout_secs=0",  # a clock that leaps makes whoever waits look hung
         *kernel_arguments,
     ]
     start = [QEMU, "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine", "pc"]

@@ -9,7 +9,7 @@ power_off() {
 	[ "${ready-}" ] || echo "vm: could not be set up"
 	if [ "${mirror-}" ]; then
 		kill "$mirror" || true
-		wait "$mirror" || true
+		wait "$mirror" 2>/dev/null || true # the shell says "Terminated", which is as it should be
 		cp -a /run/testbed/run/journal/. /run/testbed/journal || echo "vm: the journal is not complete"
 		umount /run/testbed/journal || true
 	fi

@@ -67,7 +67,8 @@ def draw(plan: Plan, tables: Tables, verdict: Verdict, numbers: Sequence[Number]
     page.skip(8)
     for one in verdict.results[:MOST_RESULTS]:
         measured = f"{one.name}: {shown(one.measured, one.unit)}; allowed: {one.bound}"
-        page.text(_cut(measured), "ink", before=(one.status, f"bold {one.status}"))
+        for number, line in enumerate(textwrap.wrap(_cut(measured), LETTERS_A_LINE + 20)):
+            page.text(line, "ink", before=("" if number else one.status, f"bold {one.status}"))
     if len(verdict.results) > MOST_RESULTS:
         page.text(f"and {len(verdict.results) - MOST_RESULTS} more", "soft")
     page.skip(8)
@@ -104,7 +105,9 @@ class _Page:
         self._y += 34
         keys = [element("tspan", f"{chart.title}, {chart.unit}", class_="ink bold")]
         for curve in chart.curves:
-            keys.append(element("tspan", "  \N{BLACK SQUARE} ", fill=f"var(--{curve.colour})"))
+            square = "  \N{BLACK SQUARE} "
+            opacity = ".35" if curve.faint else "1"
+            keys.append(element("tspan", square, fill=f"var(--{curve.colour})", fill_opacity=opacity))
             keys.append(element("tspan", curve.label))
         self._parts.append(element("text", keys, x=EDGE, y=self._y, style="white-space:pre"))
         self._y += 8
@@ -128,7 +131,8 @@ class _Page:
 
 
 def _cut(text: str) -> str:
-    return textwrap.shorten(text, LETTERS_A_LINE + 20, placeholder=" …")
+    """To two lines at most."""
+    return textwrap.shorten(text, 2 * LETTERS_A_LINE, placeholder=" …")
 
 
 def _coloured(drawing: str) -> str:

@@ -156,7 +156,7 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{name}.")
         elif isinstance(value, list | tuple):
-            flat[name] = ", ".join(map(str, value))
+            flat[name] = ", ".join(map(str, value)) or "none"
         else:
             flat[name] = str(value)
     return flat

@@ -21,7 +21,7 @@ from testbed.serve.main_metrics import Measured
 from testbed.serve.summaries import Summary, summarize
 
 FILE: Final = "history.sqlite"
-VERSION: Final = 2
+VERSION: Final = 3
 BATCH: Final = 200
 """Runs that are written at once, so that readers see a long rebuild grow."""
 SCHEMA: Final = """
@@ -155,7 +155,7 @@ class History:
     def trend(self, name: str, metric: str, limit: int) -> list[dict[str, Any]]:
         """A metric over the newest `limit` judged runs of a scenario, oldest first."""
         rows = self._all(
-            "SELECT runs.directory, seed, scale, state, started_s, value FROM runs "
+            "SELECT runs.directory, seed, scale, changed, state, started_s, value FROM runs "
             "JOIN metrics USING (directory) WHERE runs.name = ? AND metrics.name = ? "
             "ORDER BY started_s DESC, runs.directory LIMIT ?",
             [name, metric, limit],

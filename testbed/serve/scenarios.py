@@ -17,9 +17,9 @@ from typing import Final
 from testbed.errors import Problem, ScenarioError
 from testbed.scenario.source import MAX_FILE_BYTES, read_source
 from testbed.serve.looking import Question
+from testbed.serve.summaries import DRAFTS
 from testbed.testing.recognize import is_scenario
 
-DRAFTS: Final = "drafts"
 MOST_DRAFTS: Final = 10_000
 COPIED_BYTES: Final = 1 << 20
 ODD: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")

@@ -54,7 +54,7 @@ class LastRun(Shape):
     note: str
     started_s: float
     edited: bool = Field(description="The file is not what was run.")
-    changed: str = Field(description="What the command line replaced in it.")
+    changed: str = Field(description="What the command line replaced in it, its text by a draft included.")
 
 
 class ScenarioOut(Shape):
@@ -129,7 +129,9 @@ class RunOut(Shape):
     scenario_sha256: str
     clock: str
     kernel: str
-    changed: str = Field(description="What the command line replaced in the scenario.")
+    changed: str = Field(
+        description="What the command line replaced in the scenario, its text by a draft included."
+    )
 
 
 class Runs(Shape):
@@ -221,6 +223,7 @@ class Point(Shape):
     directory: str
     seed: int
     scale: float
+    changed: str = Field(description="What the command line replaced in the scenario.")
     state: State
     started_s: float
     value: float | None

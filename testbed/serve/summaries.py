@@ -25,6 +25,8 @@ NO_VERDICT: Final = "ended without a verdict; python -m testbed.report makes one
 UNDER_WAY: Final = "under way"
 REPLACING: Final = {"--seed": "seed=", "--scale": "scale=", "--set": ""}
 """Options of `testbed.run`, and what is put before their values."""
+DRAFTS: Final = "drafts"
+"""The directory, among the runs, of texts that were run in place of a scenario's file."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -69,7 +71,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     clock: str
     kernel: str
     changed: str
-    """What its command line replaced in the scenario; empty: nothing."""
+    """What its command line replaced in the scenario, and the draft of its text; empty: nothing."""
     results: tuple[Result, ...]
 
 
@@ -116,8 +118,10 @@ def _words(command: str) -> list[str]:
 
 
 def _replaced(words: Sequence[str]) -> str:
-    """What a command line replaces in a scenario: `seed=7 link.a_to_b.rate=1gbit`."""
+    """What a command line replaces in a scenario: `text=drafts/s-1 seed=7 link.a_to_b.rate=1gbit`."""
     found = []
+    if words[-2:-1] == ["--"] and Path(words[-1]).parts[-3:-2] == (DRAFTS,):
+        found.append(f"text={DRAFTS}/{Path(words[-1]).parts[-2]}")
     for word, following in pairwise([*words, ""]):
         option, equals, value = word.partition("=")
         if option in REPLACING:

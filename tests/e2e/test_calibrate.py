@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from testbed.kernel.uml import Uml
+from testbed.verdict import Verdict
 from tests.e2e.commands import PROJECT, SCENARIOS, start
 
 pytestmark = [
@@ -35,6 +36,8 @@ def test_a_link_is_audited_without_its_workload(tmp_path: Path) -> None:
     (run,) = out.glob("small-link-*")
     assert output.endswith(f"{run}\n")
     plan = json.loads((run / "plan.json").read_bytes())
+    verdict = Verdict.read(run / "verdict.json")
+    assert (verdict.status, verdict.note) == ("PASS", "the link alone: as asked")
     assert (plan["agents"], plan["requests"], plan["bursts"]) == ([], [], [])
     probes = pl.read_parquet(run / "record/probes.parquet", glob=False)
     assert probes.filter(pl.col("copy") == 0).height == 4000
@@ -47,6 +50,7 @@ def test_what_cannot_be_measured_is_not_as_asked(tmp_path: Path) -> None:
     code, output = calibrate(tmp_path, PROJECT / "scenarios/full_rate.yaml", "--set", small)
     assert (code, "Traceback" in output) == (2, False), output
     assert "the link was not as asked: 1 of " in output
+    assert Verdict.read(tmp_path / "full_rate-link-1/verdict.json").status == "UNKNOWN"
 
 
 def test_wrong_arguments_end_with_3(tmp_path: Path) -> None:

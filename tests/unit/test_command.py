@@ -107,6 +107,14 @@ def test_what_typer_says_to_nobody_changes_no_code(arguments: list[str]) -> None
     assert ended.returncode == (0 if arguments == ["--help"] else 3)
 
 
+def test_a_wrong_value_is_told_with_its_option() -> None:
+    """Else nobody knows which of several options is meant."""
+    command = [sys.executable, "-m", "testbed.report", "runs/c-1", "--format", "pdf"]
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    said = "arguments: Invalid value for '--format': 'pdf' is not one of 'html', 'md', 'png'."
+    assert (ended.returncode, ended.stderr.splitlines()[0]) == (3, said)
+
+
 def test_a_disk_that_is_full_is_told_at_the_end(tmp_path: Path) -> None:
     """The command has done its work, and whoever asked has no answer: 2."""
     place = tmp_path / "0"

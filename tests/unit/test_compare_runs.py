@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pytest
 
 from testbed import expect, verdict
@@ -262,6 +263,20 @@ def test_bands_are_filled_between_their_edges() -> None:
     assert path is not None
     shapes = path[1].split("Z")[:-1]
     assert [len(re.findall(r"[ML]", shape)) for shape in shapes] == [4, 4]
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_capacity_that_differs_is_shown_of_both_sides(tmp_path: Path, differs: bool) -> None:
+    """Else throughput would stand beside what a link of the other run could carry."""
+    plan = plan_of(1)
+    tables = record.build(write_run(tmp_path, plan, tcp_lines=320), plan)
+    first = overlay.draw(plan, tables)
+    links = tables["links"].with_columns(pl.col("rate_bps") // 10) if differs else tables["links"]
+    second = overlay.draw(plan, {**tables, "links": links})
+    shown = overlay.figures(([first], [second]), overlay.shared_axis([first, second]))
+    (link,) = (chart for one in shown for chart in one.charts if chart.title == "Link A → B, mean of 1 s")
+    found = [curve.label for curve in link.curves if curve.label.startswith("capacity")]
+    assert found == (["capacity, candidate", "capacity, baseline"] if differs else ["capacity"])
 
 
 def test_verdicts_of_this_version_are_read(runs: Path) -> None:

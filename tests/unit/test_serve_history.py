@@ -51,20 +51,20 @@ def test_runs_are_listed_newest_first_in_pages(runs: Path, history: History) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "changed"),
+    ("words", "changed"),
     [
-        ("", ""),
-        ("--quiet --out /tmp/x", ""),
-        ("--seed 7 --scale=0.1", "seed=7 scale=0.1"),
-        ("--set 'link.a_to_b.rate=1 gbit' --set=seed=3", "link.a_to_b.rate=1 gbit seed=3"),
-        ("--set 'unfinished", ""),
+        ("s.yaml", ""),
+        ("--quiet --out /tmp/x s.yaml", ""),
+        ("--seed 7 --scale=0.1 s.yaml", "seed=7 scale=0.1"),
+        ("--set 'link.a_to_b.rate=1 gbit' --set=seed=3 s.yaml", "link.a_to_b.rate=1 gbit seed=3"),
+        ("--set 'unfinished s.yaml", ""),
+        ("--scale=0.1 -- runs/drafts/s-12/s.yaml", "text=drafts/s-12 scale=0.1"),
+        ("-- drafts/s.yaml", ""),
     ],
 )
-def test_a_run_says_what_its_command_replaced(
-    runs: Path, history: History, options: str, changed: str
-) -> None:
+def test_a_run_says_what_its_command_replaced(runs: Path, history: History, words: str, changed: str) -> None:
     """So that a verdict on something else is not taken for one on the scenario as written."""
-    write_small(runs, command=f"python -m testbed.run {options} s.yaml")
+    write_small(runs, command=f"python -m testbed.run {words}")
     history.refresh()
     assert history.page().rows[0]["changed"] == changed
     assert history.last_of_each()["congestion"]["changed"] == changed

@@ -19,7 +19,7 @@ export function quantity(value, unit) {
   if (unit === "s" && value !== 0 && Math.abs(value) < 0.1) return `${number(value * 1000)} ms`;
   if (unit === "%") return `${number(value * 100)} %`;
   if (unit === "ratio" || unit === "") return number(value);
-  return `${number(value)} ${unit}`;
+  return `${number(value)} ${value === 1 ? unit.replace(/s$/, "") : unit}`;
 }
 
 export function seconds(value) {

@@ -40,7 +40,7 @@ export async function runs(_, params, left) {
       box.addEventListener("change", () => pick(one.directory, box));
       return [box, h("div", {}, link(`#/run/${one.directory}`, one.directory),
         one.changed ? h("div", { class: "soft" }, `with ${one.changed}`) : null), chip(one.state),
-        h("span", { class: "soft" }, one.note), moment(one.started_s), seconds(one.virtual_s),
+        h("span", { class: "soft" }, one.note), h("span", { class: "whole" }, moment(one.started_s)), seconds(one.virtual_s),
         one.wall_s ? `${number(one.virtual_s / one.wall_s)} x` : "–", h("code", {}, one.digest.slice(0, 12))];
     });
     const focused = document.activeElement, inside = list.contains(focused);

@@ -14,7 +14,7 @@ export async function scenarios() {
       h("div", { class: "soft" }, one.question)),
     one.last
       ? h("div", {}, link(`#/run/${one.last.directory}`, chip(one.last.state)),
-        h("div", { class: "soft" }, `${moment(one.last.started_s)}${one.last.edited ? ", edited since" : ""}`),
+        h("div", { class: "soft" }, `${moment(one.last.started_s)}${one.last.edited && !one.last.changed.startsWith("text=") ? ", edited since" : ""}`),
         one.last.changed ? h("div", { class: "soft" }, `with ${one.last.changed}`) : null)
       : h("span", { class: "soft" }, "never run"),
     h("div", { class: "row" },

@@ -31,7 +31,8 @@ export async function trends([name], params) {
     to: points.length,
     ticks: points.map((one, index) => [index + 0.5, moment(one.started_s).slice(5)]).filter((_, index) => index % every === 0),
   });
-  const rows = points.map((one) => [link(`#/run/${one.directory}`, one.directory), chip(one.state), moment(one.started_s),
+  const rows = points.map((one) => [h("div", {}, link(`#/run/${one.directory}`, one.directory),
+    one.changed ? h("div", { class: "soft" }, `with ${one.changed}`) : null), chip(one.state), moment(one.started_s),
     String(one.seed), String(one.scale), quantity(one.value, unit)]).reverse();
   return h("div", {}, ...parts, h("p", { class: "soft" }, "Dots are green for PASS, red for FAIL, grey for UNKNOWN; the table says it in words."),
     h("div", { class: "one" }, element), table(`${metric}, newest first`, ["run", "verdict", "started", { text: "seed", number: true },
