@@ -130,6 +130,7 @@ class Vm:
             project = image.provide(cache_dir(), place)
             shares = {"start": self._prepare(place), "project": project, "run": run_dir.resolve()}
             _note(run_dir, disk, project, accelerator)
+            on_line("@stage booting a virtual machine")
             try:
                 status = supervise(
                     command(disk, accelerator, needs.memory_bytes, shares),

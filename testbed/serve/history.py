@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from testbed.serve import contained
 from testbed.serve.main_metrics import Measured
 from testbed.serve.summaries import Summary, summarize
+from testbed.verdict import CHECKS
 
 FILE: Final = "history.sqlite"
 VERSION: Final = 3
@@ -163,14 +164,15 @@ class History:
         return [dict(row) for row in reversed(rows)]
 
     def metric_names(self, name: str) -> list[dict[str, Any]]:
-        """What can be followed over the runs of a scenario, expectations first."""
+        """What can be followed over a scenario's runs: expectations, then checks of every run, others."""
         rows = self._all(
             "SELECT metrics.name, unit, max(expected) AS expected, count(value) AS runs FROM metrics "
             "JOIN runs USING (directory) WHERE runs.name = ? GROUP BY metrics.name, unit "
             "ORDER BY 3 DESC, 1",
             [name],
         )
-        return [dict(row) for row in rows]
+        found = [dict(row) for row in rows]
+        return sorted(found, key=lambda row: (-row["expected"], row["name"] in CHECKS))
 
     def unmeasured(self) -> str | None:
         """The newest judged run whose main metrics are not here yet."""

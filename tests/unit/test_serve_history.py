@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -282,6 +283,20 @@ def test_plans_that_cannot_be_read_are_no_runs(runs: Path, history: History) -> 
     history.refresh()
     assert names(history) == ["congestion-2"]
     assert history.get("congestion-2")["state"] == "UNKNOWN"  # type: ignore[index]
+
+
+def test_checks_of_every_run_come_after_what_a_scenario_expects(runs: Path, history: History) -> None:
+    """Whoever looks at trends looks for what this scenario is about."""
+    run = write_small(runs)
+    verdict = json.loads(run.verdict.read_bytes())
+    verdict["results"] += [verdict["results"][0] | {"name": name} for name in ("ledger", "zeal")]
+    run.verdict.write_text(json.dumps(verdict))
+    history.refresh()
+    assert [one["name"] for one in history.metric_names("congestion")] == [
+        "threshold crosses",
+        "zeal",
+        "ledger",
+    ]
 
 
 def test_a_trend_is_of_one_metric_of_one_scenario_oldest_first(runs: Path, history: History) -> None:

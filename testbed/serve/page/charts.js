@@ -89,11 +89,16 @@ export class Chart {
 
   events() {
     let free = 0;
-    return this.marks.filter((mark) => mark.t_s >= 0 && mark.t_s <= this.to).flatMap((mark) => {
-      const x = this.x(mark.t_s), line = svg("line", { class: "event", x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM });
-      if (x < free || x + mark.text.length * LETTER > WIDTH) return [line];
-      free = x + mark.text.length * LETTER;
-      return [line, svg("text", { class: "event", x: x + 3, y: TOP - 3 }, mark.text)];
+    const moments = new Map();
+    for (const mark of this.marks) {
+      if (mark.t_s >= 0 && mark.t_s <= this.to) moments.set(mark.t_s, [...moments.get(mark.t_s) ?? [], mark.text]);
+    }
+    return [...moments].flatMap(([moment, texts]) => {
+      const x = this.x(moment), line = svg("line", { class: "event", x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM });
+      const text = texts.join(", "), end = x + text.length * LETTER;
+      if (x < free || end > WIDTH) return [line];
+      free = end;
+      return [line, svg("text", { class: "event", x: x + 3, y: TOP - 3 }, text)];
     });
   }
 

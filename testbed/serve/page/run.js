@@ -41,7 +41,8 @@ export async function run([name], _, left) {
     bar.value = Math.min(1, virtual / (duration || 1));
     const running = detail.run.state === "RUNNING";
     facts(numbers, [
-      ["stage", running ? stage || "starting" : "ended"], ["virtual time", running ? `${number(virtual, 4)} of ${number(duration)} s` : seconds(virtual)],
+      ["stage", running ? stage || "starting" : "ended"], ["virtual time", !running ? seconds(virtual)
+        : virtual > duration ? `${number(virtual, 4)} s, last requests` : `${number(virtual, 4)} of ${number(duration)} s`],
       ["speed", running ? (speed === null ? "–" : `${number(speed)} x real time`) : detail.run.wall_s ? `${number(detail.run.virtual_s / detail.run.wall_s)} x real time` : "–"],
       ["seed, scale", `${detail.run.seed}, ${detail.run.scale}`], ...(detail.run.changed ? [["replaced", detail.run.changed]] : []), ["started", moment(detail.run.started_s)],
     ]);

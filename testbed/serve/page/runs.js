@@ -40,12 +40,13 @@ export async function runs(_, params, left) {
       box.addEventListener("change", () => pick(one.directory, box));
       return [box, h("div", {}, link(`#/run/${one.directory}`, one.directory),
         one.changed ? h("div", { class: "soft" }, `with ${one.changed}`) : null), chip(one.state),
-        h("span", { class: "soft" }, one.note), h("span", { class: "whole" }, moment(one.started_s)), seconds(one.virtual_s),
+        h("span", { class: "soft" }, one.note), h("span", { class: "whole" }, moment(one.started_s)),
+        one.kernel ? `${one.kernel}, ${one.clock}` : "–", seconds(one.virtual_s),
         one.wall_s ? `${number(one.virtual_s / one.wall_s)} x` : "–", h("code", {}, one.digest.slice(0, 12))];
     });
     const focused = document.activeElement, inside = list.contains(focused);
     list.replaceChildren(table("Runs, newest first", ["", "run", "verdict", "finding", "started",
-      { text: "virtual", number: true }, { text: "speed", number: true }, "record"], rows));
+      "kernel", { text: "virtual", number: true }, { text: "speed", number: true }, "record"], rows));
     const same = (one) => one.value === focused.value && one.getAttribute("href") === focused.getAttribute("href");
     if (inside) [...list.querySelectorAll("a, input")].find(same)?.focus({ preventScroll: true });
     const last = Math.min(offset + LIMIT, found.total);
