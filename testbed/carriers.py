@@ -45,7 +45,9 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
         """The command line that it was started with; nothing when it has ended."""
         with suppress(OSError):
             text = Path(f"/proc/{self.pid}/cmdline").read_bytes()
-            return [os.fsdecode(word) for word in text.split(b"\0")[:-1]] if self.alive else []
+            # as text that can be written down: a word may be anything
+            words = [word.decode("utf-8", "replace") for word in text.split(b"\0")[:-1]]
+            return words if self.alive else []
         return []
 
     def send(self, wanted: signal.Signals) -> bool:
