@@ -41,6 +41,7 @@ hostname testbed
 ip link set lo up
 modprobe -aq tcp_bbr tcp_dctcp # else nobody in a container may choose them
 modprobe -q tcp_diag # else the kernel fetches it at the first look at sockets, when the clock must not leap
+echo 0 >/proc/sys/kernel/hung_task_timeout_secs # the clock leaps over minutes while a busy disk is waited for
 echo 200 >/proc/sys/vm/dirty_writeback_centisecs
 echo 100 >/proc/sys/vm/dirty_expire_centisecs
 ulimit -n 65536
