@@ -30,6 +30,8 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
     started_ticks: int
     boot: str
     since_s: float
+    words: tuple[str, ...] = ()
+    """The command line that it was started with: of a run that was killed, nothing else tells."""
 
     def same_process(self, other: Carrier) -> bool:
         """Whether both notes are of one process."""
@@ -40,13 +42,6 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
     def alive(self) -> bool:
         """Whether this very process is there, and not only waits to be reaped."""
         return self.boot == _boot() and _started_ticks(self.pid) == self.started_ticks
-
-    def words(self) -> list[str]:
-        """The command line that it was started with; nothing when it has ended."""
-        with suppress(OSError):
-            text = Path(f"/proc/{self.pid}/cmdline").read_bytes()
-            return [os.fsdecode(word) for word in text.split(b"\0")[:-1]] if self.alive else []
-        return []
 
     def send(self, wanted: signal.Signals) -> bool:
         """Send a signal to this process and no other; False when it has ended, or is somebody else's."""
@@ -69,11 +64,10 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
 def of_process(pid: int) -> Carrier | None:
     """The process with this number now; None when there is none."""
     ticks = _started_ticks(pid)
-    return (
-        None
-        if ticks is None
-        else Carrier(pid=pid, started_ticks=ticks, boot=_boot(), since_s=round(time.time(), 3))
-    )
+    if ticks is None:
+        return None
+    now_s = round(time.time(), 3)
+    return Carrier(pid=pid, started_ticks=ticks, boot=_boot(), since_s=now_s, words=_words(pid))
 
 
 def note(run: RunDir) -> None:
@@ -94,6 +88,14 @@ def of_run(run: RunDir) -> Carrier | None:
 
 def _boot() -> str:
     return BOOT.read_text(encoding="ascii").strip()
+
+
+def _words(pid: int) -> tuple[str, ...]:
+    """As text that can be written down: a word may be anything."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        return tuple(word.decode("utf-8", "replace") for word in words)
+    return ()
 
 
 def _started_ticks(pid: int) -> int | None:

@@ -24,6 +24,20 @@ class _Entered:
     isSetup = True  # noqa: N815 - Mininet's name
     place: Path
     name: str
+    told = False
+    """Whether the command that goes on was told to end."""
+
+    def sendCmd(self, *args: Any, **params: Any) -> None:  # noqa: N802 - Mininet's name
+        self.told = False
+        super().sendCmd(*args, **params)  # type: ignore[misc]
+
+    def interrupt(self) -> bool:
+        """Tell the command that goes on to end, once; whether there was one to tell."""
+        if self.told or not self.waiting:  # type: ignore[attr-defined]
+            return False
+        self.told = True
+        self.sendInt()  # type: ignore[attr-defined]
+        return True
 
     def _popen(self, command: list[str], **params: Any) -> Any:
         """`command` begins with Mininet's program to make a namespace, and its options."""
@@ -95,7 +109,6 @@ def prompt(
 
 
 def _interrupt(net: Mininet) -> bool:
-    busy = [node for node in [*net.hosts, *net.switches] if node.waiting]
-    for node in busy:
-        node.sendInt()
-    return bool(busy)
+    """A command that does not listen keeps nobody: it is told once."""
+    told = [node.interrupt() for node in [*net.hosts, *net.switches]]
+    return any(told)

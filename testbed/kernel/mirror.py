@@ -1,12 +1,14 @@
-"""Copies what is appended to files until it is killed: `python -m testbed.kernel.mirror SOURCE TARGET`.
+"""Copies what is appended to files until it is told to end: `python -m testbed.kernel.mirror SOURCE TARGET`.
 
 For a guest whose programs must not wait for its host: they write to memory, and only this process waits.
+What has been copied is never taken back, as the guest can be killed at any moment, its last one included.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -35,10 +37,15 @@ def _append(source: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """Copy until killed, at whatever moment."""
+    """Copy until SIGTERM, and then once more all that there is."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda heard, _frame: told.append(heard))
     source, target = map(Path, sys.argv[1:])
     while True:
+        last = bool(told)
         copy(source, target)
+        if last:
+            return
         time.sleep(STEP_S)
 
 

@@ -9,8 +9,9 @@ power_off() {
 	[ "${ready-}" ] || echo "vm: could not be set up"
 	if [ "${mirror-}" ]; then
 		kill "$mirror" || true
-		wait "$mirror" 2>/dev/null || true # the shell says "Terminated", which is as it should be
-		cp -a /run/testbed/run/journal/. /run/testbed/journal || echo "vm: the journal is not complete"
+		# by itself it only appends; a shell speaks of one that was ended before it could listen
+		wait "$mirror" 2>/dev/null || cp -a /run/testbed/run/journal/. /run/testbed/journal ||
+			echo "vm: the journal is not complete"
 		umount /run/testbed/journal || true
 	fi
 	sync
@@ -39,6 +40,7 @@ echo "+cpu +memory +pids" >/sys/fs/cgroup/cgroup.subtree_control
 hostname testbed
 ip link set lo up
 modprobe -aq tcp_bbr tcp_dctcp # else nobody in a container may choose them
+modprobe -q tcp_diag # else the kernel fetches it at the first look at sockets, when the clock must not leap
 echo 200 >/proc/sys/vm/dirty_writeback_centisecs
 echo 100 >/proc/sys/vm/dirty_expire_centisecs
 ulimit -n 65536

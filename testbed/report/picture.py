@@ -138,5 +138,9 @@ def _cut(text: str) -> str:
 def _coloured(drawing: str) -> str:
     """With the colours of the page in the light."""
     colours = dict(re.findall(r"--(\w+): (#\w+)", asset("report.css").partition("}")[0]))
-    # A text may hold what looks like a colour, and is none.
-    return re.sub(r"var\(--(\w+)\)", lambda name: colours.get(name[1], name[0]), letters(drawing))
+
+    def coloured(part: re.Match[str]) -> str:
+        return re.sub(r"var\(--(\w+)\)", lambda name: colours.get(name[1], name[0]), part[0])
+
+    # In tags and in the style sheet only: a text may hold what looks like a colour, and is none.
+    return re.sub(r"<style>[^<]*|<[^>]*>", coloured, letters(drawing))

@@ -107,7 +107,7 @@ def parse_source(name: str, text: bytes) -> Source:
 def parse_value(option: str, text: str) -> Data:
     """The value of a `--set` option: any YAML, usually a scalar."""
     try:
-        return parse_source(option, text.encode()).data if text.strip() else ""
+        return parse_source(option, text.encode("utf-8", "surrogateescape")).data if text.strip() else ""
     except ScenarioError as error:
         problems = (Problem(option, p.found, p.allowed, p.next_step) for p in error.problems)
         raise ScenarioError(*problems) from None

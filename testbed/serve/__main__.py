@@ -16,7 +16,7 @@ import typer
 
 from testbed.command import run_command
 from testbed.errors import MachineError, Problem, ScenarioError
-from testbed.serve.guard import LEAST_TOKEN, LOOPBACK, TOKEN_VARIABLE
+from testbed.serve.guard import LEAST_TOKEN, LOOPBACK, TOKEN_VARIABLE, named
 
 app = typer.Typer(add_completion=False)
 GRACE_S: Final = 3
@@ -84,6 +84,10 @@ def _check(host: str, port: int, names: list[str], scenarios: Path, token: str) 
         problems.append(
             Problem(f"--scenarios {scenarios}", "is no directory", "a directory of scenario files")
         )
+    for name in names:
+        if not named(name):
+            allowed = "a name or an address alone, in ASCII, such as testbed.example"
+            problems.append(Problem(f"--name {name}", "no request can call this server so", allowed))
     reached = [] if host.lower() in LOOPBACK else [(f"--host {host}", ", or 127.0.0.1")]
     reached += [(f"--name {name}", "") for name in names]
     found = "without a token, whoever reaches this machine could run programs on it"

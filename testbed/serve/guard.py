@@ -18,6 +18,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -30,6 +31,7 @@ MOST_BYTES: Final = 512 * 1024
 COOKIE: Final = "testbed_session"
 HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 """An address of IPv6 in brackets, or a name; and a port (RFC 9110, 7.2)."""
+PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS: Final = ("/page/", "/api/v1/session")
@@ -62,7 +64,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, names: Collection[str], any_address: bool, token: str) -> None:
         self._app = app
-        self._names = LOOPBACK | {name.lower() for name in names}
+        self._names = LOOPBACK | {name.lower().rstrip(".") for name in names}
         self._any_address = any_address
         self._token = token
 
@@ -132,6 +134,13 @@ class Guard:
         # By hand: others' cookies may be anything, after which the standard library's reader stops.
         cookies = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
         return any(name == COOKIE and same(value, session(self._token)) for name, _, value in cookies)
+
+
+def named(name: str) -> bool:
+    """Whether a request can call a server so: its port stands beside the name, and is not compared."""
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return PLAIN.fullmatch(name) is not None
 
 
 def same(given: str, wanted: str) -> bool:

@@ -103,12 +103,13 @@ class Scenarios:
             else:
                 raise ScenarioError(Problem(str(self._drafts), "is full", next_step="remove old drafts"))
             for beside in original.parent.iterdir():
-                if beside.name == original.name or beside.resolve() == self._runs.resolve():
+                target = os.path.realpath(beside)  # where a link leads round in circles, too
+                if beside.name == original.name or target == os.path.realpath(self._runs):
                     continue
                 if beside.is_file() and beside.stat().st_size <= COPIED_BYTES:
                     shutil.copy2(beside, directory)
                 else:
-                    (directory / beside.name).symlink_to(beside.resolve())
+                    (directory / beside.name).symlink_to(target)
             draft = directory / original.name
             draft.write_text(text, encoding="utf-8")
         except OSError as error:

@@ -82,13 +82,14 @@ def summarize(directory: Path) -> Summary | None:
     if planned is None:
         return None
     manifest = read(run.manifest, Manifest) or Manifest()
-    words = _words(manifest.command)
     verdict = read(run.verdict, Verdict)
     state: State = "UNKNOWN" if verdict is None else verdict.status
     note = NO_VERDICT if verdict is None else verdict.note
     carrier = carriers.of_run(run)
+    # A run that was killed never comes to its manifest.
+    words = _words(manifest.command) if manifest.command or carrier is None else carrier.words
     if verdict is None and carrier is not None and carrier.alive:
-        state, note, words = "RUNNING", UNDER_WAY, carrier.words()
+        state, note = "RUNNING", UNDER_WAY
     return Summary(
         directory=directory.name,
         name=planned.name,

@@ -27,10 +27,13 @@ UNKNOWN, TOO_SLOW = 2, "this machine was too slow"
 FACTS = """
 import os, subprocess
 from pathlib import Path
+patience = Path("/proc/sys/kernel/hung_task_timeout_secs").read_text().strip()
+print("made ready:", "tcp_diag " in Path("/proc/modules").read_text(), patience)
 print(os.uname().release, os.geteuid())
 add = "ip link add try0 type dummy; tc qdisc add dev try0 root netem delay 10ms; modinfo -n sch_netem"
 print(subprocess.run(["sh", "-ec", add], stdout=-1, stderr=-2, text=True, check=False).stdout.strip())
 Path("/run/testbed/run/written").write_text("by the guest")
+Path("/run/testbed/run/journal/last.jsonl").write_text("as it ends")
 try:
     Path("/opt/testbed/testbed/new").write_text("z")
 except OSError as error:
@@ -47,17 +50,23 @@ print("left behind:", [one.what for one in clean.left()])
 
 
 def test_the_guest_has_debian_s_kernel_and_its_netem(tmp_path: Path) -> None:
-    """It runs as root, sets netem, writes into the run directory and nowhere else of this machine."""
+    """It runs as root, sets netem, writes into the run directory and nowhere else of this machine.
+
+    What looks at sockets is there before a run, and neither a slow disk nor the end says anything of its own.
+    """
+    (tmp_path / "journal").mkdir()
     said: list[str] = []
     needs = Needs(memory_bytes=1 << 30, clock="real", seed=1, wall_limit_s=60)
     Vm(payload=("-c", FACTS)).execute(tmp_path, needs, said.append)
     disk = find_image()
     assert disk is not None
     release = (disk / "release").read_text().strip()
+    assert said[-4] == "made ready: True 0"
     assert said[-3] == f"{release} 0"
     assert said[-2].startswith(f"/lib/modules/{release}/kernel/net/sched/sch_netem.ko")
     assert said[-1] == "Read-only file system"
     assert (tmp_path / "written").read_text() == "by the guest"
+    assert (tmp_path / "journal/last.jsonl").read_text() == "as it ends"
 
 
 @ASKED

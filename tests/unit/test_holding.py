@@ -137,8 +137,12 @@ def test_mininet_s_prompt_reaches_every_node() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
-def test_ctrl_c_ends_a_command_before_it_ends_the_network(tmp_path: Path) -> None:
-    """It reaches no node by itself, as each is in a session of its own; at the prompt it lets go."""
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_ctrl_c_ends_a_command_before_it_ends_the_network(stubborn: bool, tmp_path: Path) -> None:
+    """It reaches no node by itself, as each is in a session of its own.
+
+    At the prompt it lets go, and where it was heard once and the command goes on all the same.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", PING, tmp_path],
         cwd=PROJECT,
@@ -171,7 +175,14 @@ def test_ctrl_c_ends_a_command_before_it_ends_the_network(tmp_path: Path) -> Non
             enter(b"a1 echo goes $((40 + 3)) on")
             until(b"goes 43 on")
             assert RunDir(tmp_path).hold.exists()
-            until(b"mininet> ")
+            if stubborn:
+                enter(b"a1 sh -c 'trap \"\" INT; echo has $((50 + 2)) begun; exec sleep 300'")
+                until(b"has 52 begun")
+                process.send_signal(signal.SIGINT)
+                assert not select.select([process.stdout], [], [], 1)[0]
+                assert RunDir(tmp_path).hold.exists()
+            else:
+                until(b"mininet> ")
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0
         finally:

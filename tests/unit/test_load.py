@@ -259,6 +259,7 @@ def test_overrides_leave_the_file_alone() -> None:
         ("link.a_to_b.rat=50", "--set link.a_to_b.rat=50: link.a_to_b.rat: unknown key rat"),
         ("duration=", '--set duration=: duration: "" is no duration'),
         ("link={", "--set link={: not valid YAML"),
+        ("name=\udce9", "--set name=\udce9: byte 0xe9 is not UTF-8"),
     ],
 )
 def test_a_wrong_override_is_named(override: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_what_has_grown_is_appended_and_what_has_shrunk_is_written_anew(tmp_path
 
 
 def test_it_follows_files_that_grow(tmp_path: Path) -> None:
-    """Line after line, until it is killed."""
+    """Line after line, and all that there is once more when it is told to end; nothing is written again."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
@@ -33,6 +34,10 @@ def test_it_follows_files_that_grow(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=PROJECT) as process, (source / "a").open("wb", buffering=0) as file:
         file.write(b"first\n")
         until(lambda: (target / "a").exists() and (target / "a").read_bytes() == b"first\n")
+        file.write(b"second\n")
+        until(lambda: (target / "a").read_bytes() == b"first\nsecond\n")
+        (target / "a").write_bytes(b"FIRST\nsecond\n")
         file.write(b"last\n")
-        until(lambda: (target / "a").read_bytes() == b"first\nlast\n")
-        process.kill()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert (target / "a").read_bytes() == b"FIRST\nsecond\nlast\n"

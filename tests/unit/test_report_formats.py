@@ -137,11 +137,11 @@ def test_the_picture_has_no_characters_that_xml_lacks(run: RunDir) -> None:
 def test_the_picture_has_texts_as_they_stand_and_all_of_them(run: RunDir) -> None:
     """What looks like a colour is none in a text; a long reason goes on in the next line."""
     rebuilt = rebuild(run)
-    plan = msgspec.structs.replace(rebuilt.plan, question="is var(--nothing) a colour?")
+    plan = msgspec.structs.replace(rebuilt.plan, question="is var(--nothing) a colour, or var(--ink)?")
     words = [f"word{number}" for number in range(60)]
     verdict = msgspec.structs.replace(rebuilt.verdict, trust=(" ".join(words),))
     drawn = picture.draw(plan, rebuilt.tables, verdict, [])
-    assert "is var(--nothing) a colour?" in drawn
+    assert "is var(--nothing) a colour, or var(--ink)?" in drawn
     texts = ["".join(one.itertext()) for one in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     reasons = [one for one in texts if "word" in one]
     assert " ".join(reasons) == f"not trusted: {' '.join(words)}"

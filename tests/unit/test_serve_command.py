@@ -41,6 +41,16 @@ ROOT = Path(__file__).parents[2]
             ),
         ),
         (
+            ["--name", "box.example:8443", "--name", "https://box.example"],
+            "0123456789abcdef",
+            (
+                "--name box.example:8443: no request can call this server so\n"
+                "    allowed: a name or an address alone, in ASCII, such as testbed.example\n"
+                "--name https://box.example: no request can call this server so\n"
+                "    allowed: a name or an address alone, in ASCII, such as testbed.example\n"
+            ),
+        ),
+        (
             [],
             "short",
             "TESTBED_TOKEN: has 5 characters\n    allowed: 16 or more, such as `openssl rand -hex 16`\n",
@@ -121,7 +131,7 @@ def test_a_server_is_called_by_the_name_of_a_proxy(tmp_path: Path) -> None:
     """Which hands on the header Host and speaks TLS to the browser; other names stay refused."""
     serve = ["env", "--default-signal=INT", sys.executable, "-m", "testbed.serve", "--port", "0"]
     with subprocess.Popen(
-        [*serve, "--name", "bench.example", "--runs", tmp_path / "runs"], cwd=ROOT, stdout=subprocess.PIPE,
+        [*serve, "--name", "Bench.example.", "--runs", tmp_path / "runs"], cwd=ROOT, stdout=subprocess.PIPE,
         text=True, env={**os.environ, TOKEN_VARIABLE: "0123456789abcdef"},
     ) as server:  # fmt: skip
         assert server.stdout is not None

@@ -252,6 +252,16 @@ def test_a_draft_that_cannot_be_written_leaves_nothing(
     assert list((parts.runs / "drafts").iterdir()) == []
 
 
+def test_a_link_that_leads_nowhere_keeps_no_text_from_being_run(served: tuple[httpx.Client, Parts]) -> None:
+    """Round in circles, or to what has gone: it lies beside the draft as it lay beside the scenario."""
+    _, parts = served
+    (parts.scenarios.root / "round").symlink_to("round")
+    (parts.scenarios.root / "gone").symlink_to("nothing")
+    draft = parts.scenarios.draft("name: x", None)
+    assert draft.read_text() == "name: x"
+    assert {path.name for path in draft.parent.iterdir() if path.is_symlink()} >= {"round", "gone"}
+
+
 def test_only_so_many_watch_at_once(
     served: tuple[httpx.Client, Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,17 +262,21 @@ def test_a_run_without_a_verdict_is_under_way_as_long_as_its_process_is(runs: Pa
 
 
 def test_a_run_under_way_says_what_its_process_was_told(runs: Path, history: History) -> None:
-    """It has no manifest yet."""
+    """It has no manifest yet, and never has one when it is killed.
+
+    Words that are no text keep no other run from being taken in.
+    """
     run = write_small(runs, status=None, command="")
-    command = [sys.executable, "-c", "input()", "--set", "a b=1", "--scale=0.5"]
+    command = [sys.executable, "-c", "input()", "--set", "a b=1", "--scale=0.5", b"--set=c=\xe9"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         carrier = carriers.of_process(process.pid)
         assert carrier is not None
         run.carrier.write_bytes(msgspec.json.encode(carrier))
         history.refresh()
-        assert history.page(query="scale=0.5").rows[0]["changed"] == "a b=1 scale=0.5"
+        assert history.page(query="scale=0.5").rows[0]["changed"] == "a b=1 scale=0.5 c=\ufffd"
         process.communicate(b"\n")
-    assert carrier.words() == []
+    assert history.refresh() == 1
+    assert history.get(run.path.name)["changed"] == "a b=1 scale=0.5 c=\ufffd"  # type: ignore[index]
 
 
 def test_plans_that_cannot_be_read_are_no_runs(runs: Path, history: History) -> None:

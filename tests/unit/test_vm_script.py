@@ -167,6 +167,17 @@ def test_cleaning_takes_what_is_ours_and_nothing_else(checkout: Path) -> None:
     assert call(checkout, "clean") == (0, "", "")
 
 
+def test_disks_that_lie_behind_a_link_are_cleaned_too(checkout: Path) -> None:
+    """Somebody may keep gigabytes elsewhere; the link stays."""
+    vm, elsewhere = checkout.parent / "cache/vm", checkout.parent / "elsewhere"
+    (elsewhere / "0123456789ab").mkdir(parents=True)
+    vm.parent.mkdir(exist_ok=True)
+    vm.symlink_to(elsewhere)
+    assert call(checkout, "clean") == (0, "", "")
+    assert names(elsewhere) == []
+    assert vm.is_symlink()
+
+
 def test_without_knowing_where_nothing_is_cleaned(checkout: Path) -> None:
     """As in a checkout that was never set up: no `/vm` goes that is somebody's."""
     (checkout / ".venv/bin/python").unlink()
