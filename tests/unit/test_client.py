@@ -77,11 +77,11 @@ def event(tokens: int) -> bytes:
 async def serve_all(exchange: fake_router.Exchange) -> None:
     """Four tokens in three events, one of them in two pieces."""
     exchange.piece(event(1))
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.02)
     exchange.piece(event(3)[:9])
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
     exchange.piece(event(3)[9:])
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.02)
     exchange.piece(event(4) + b"data: [DONE]\n\n", end=True)
 
 

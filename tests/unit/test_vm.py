@@ -130,7 +130,7 @@ def test_a_good_end_is_the_guest_switching_itself_off(
     play('echo hello; echo "vm: off"; echo "reboot: Power down"', tmp_path, monkeypatch)
     said: list[str] = []
     vm.Vm().execute(run_dir, NEEDS, said.append)
-    assert said == ["hello"]
+    assert said == ["@stage booting a virtual machine", "hello"]
     assert "reboot" in RunDir(run_dir).console.read_text()
     noted = json.loads(RunDir(run_dir).guest.read_text())
     assert (noted["kernel_name"], noted["accelerator"], noted["vm_image"]) == ("release", "tcg", disk.name)
