@@ -1,4 +1,4 @@
-"""Table 6 by emulation, and a step of the link: measured capacities beside the model's."""
+"""Table 6 by emulation: measured capacities beside the model's."""
 
 from __future__ import annotations
 
@@ -53,10 +53,3 @@ def test_a_deployment_with_other_roles_fails(tmp_path: Path) -> None:
     windows = ("--set", "expect=[{bound: throughput_per_s, from: 100s, to: 200s, min: 3.03}]")
     ended = run(tmp_path, SCENARIOS / "table6_prfaas.yaml", "--no-report", *roles, *windows)
     assert ended.code == 1, ended.output
-
-
-@pytest.mark.parametrize(("name", "code"), [("step_down", 0), ("step_down_static", 1)])
-def test_the_threshold_follows_a_step_and_its_control_does_not(tmp_path: Path, name: str, code: int) -> None:
-    """The bandwidth-aware policy passes where the fixed threshold fails."""
-    ended = run(tmp_path, SCENARIOS / f"{name}.yaml", "--no-report")
-    assert ended.code == code, ended.output

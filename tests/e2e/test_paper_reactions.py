@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 TRIED = ("decode_bound", "fair_share", "falls_to_5gbps", "hot_prefixes")
-"""With step_down.yaml in test_paper_capacity.py; `make paper` runs all."""
+"""`make paper` runs all."""
 
 
 def paper(tmp_path: Path, name: str, *options: str) -> Ended:

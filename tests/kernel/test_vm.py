@@ -18,11 +18,9 @@ LACKING = Vm().probe("real")
 WHY = "; ".join(problem.found for problem in LACKING)
 pytestmark = [
     pytest.mark.kernel,
+    pytest.mark.skipif("TESTBED_VM" not in os.environ, reason="minutes: make vm"),
     pytest.mark.skipif(bool(LACKING), reason=f"no VM here: {WHY} (make vm builds it)"),
 ]
-ASKED = pytest.mark.skipif(
-    "TESTBED_VM" not in os.environ, reason="minutes where the processor is emulated: make vm"
-)
 UNKNOWN, TOO_SLOW = 2, "this machine was too slow"
 FACTS = """
 import os, subprocess
@@ -69,7 +67,6 @@ def test_the_guest_has_debian_s_kernel_and_its_netem(tmp_path: Path) -> None:
     assert (tmp_path / "journal/last.jsonl").read_text() == "as it ends"
 
 
-@ASKED
 def test_the_smoke_scenario_passes_on_it(tmp_path: Path) -> None:
     """Verdict and exit code come through, and the whole run directory."""
     ended = run(tmp_path, PROJECT / "scenarios/smoke.yaml", "--kernel", "vm")
@@ -82,7 +79,6 @@ def test_the_smoke_scenario_passes_on_it(tmp_path: Path) -> None:
         assert (ended.run / name).stat().st_size > 0
 
 
-@ASKED
 def test_a_failure_comes_through(tmp_path: Path) -> None:
     """The same with an expectation that cannot hold ends with 1."""
     never = ("--set", "expect.1.min=100TB")
@@ -94,7 +90,6 @@ def test_a_failure_comes_through(tmp_path: Path) -> None:
     assert code == 1, said
 
 
-@ASKED
 def test_a_scenario_runs_on_the_kernel_that_is_there(tmp_path: Path) -> None:
     """`--kernel host`, with the guest as the machine: Debian's netem, judged there, cleaned up behind it."""
     (tmp_path / "smoke.yaml").write_bytes((PROJECT / "scenarios/smoke.yaml").read_bytes())
@@ -111,7 +106,6 @@ def test_a_scenario_runs_on_the_kernel_that_is_there(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "smoke-3/verdict.json").read_bytes())["status"] == "PASS"
 
 
-@ASKED
 @pytest.mark.skipif(bool(Uml().probe("virtual")), reason="no UML kernel: make setup")
 def test_it_agrees_with_our_kernel(tmp_path: Path) -> None:
     """The conformance suite's slow links: goodput, delay, loss within their bounds, and the verdict."""
